@@ -147,6 +147,11 @@ def ask(page: Page, prompt: str) -> None:
     page.keyboard.press("Enter")
 
 
+def await_focus_on_picture(page: Page) -> None:
+    """Wait until keys reach the open picture: the gallery takes the focus a moment later."""
+    page.wait_for_function("document.activeElement.closest('#gallery .preview, #picked')")
+
+
 def ask_after_a_refusal(page: Page, prompt: str) -> None:
     """Enter a prompt and press Enter until Gradio accepts it.
 

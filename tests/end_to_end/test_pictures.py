@@ -6,7 +6,14 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, ask, opened, settle, wait_for_pictures
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask,
+    await_focus_on_picture,
+    opened,
+    settle,
+    wait_for_pictures,
+)
 from tests.gated import Gate
 from tools.page_states import open_advanced, open_picture
 from ui import i18n
@@ -70,6 +77,7 @@ def test_a_double_click_opens_the_picture_that_it_hits(gallery: Page, index: int
 @pytest.mark.slow
 def test_the_panel_belongs_to_the_open_picture_at_every_moment(gallery: Page):
     open_picture(gallery)
+    await_focus_on_picture(gallery)
     keys = []
     for press in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
         gallery.keyboard.press(press)
