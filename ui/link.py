@@ -31,6 +31,7 @@ NAMES = (
     "size",
     "images",
 )
+_TYPED = ("prompt", "negative_prompt")
 
 
 def to_query(fields: Fields) -> str:
@@ -142,7 +143,10 @@ def connect(
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found
-        return *values.shown(), _message(notes)
+        # A text that was typed before this answer came is not overwritten with nothing.
+        typed = {name: gr.skip() for name in _TYPED if name not in sender.query_params}
+        shown = zip(Fields._fields, values.shown(), strict=True)
+        return *(typed.get(name, value) for name, value in shown), _message(notes)
 
     draft.select(fill, None, [*fields, message], **AT_ONCE)
 

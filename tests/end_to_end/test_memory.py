@@ -15,6 +15,7 @@ from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask_after_a_refusal,
     await_answer,
+    await_focus_on_picture,
     keep_history,
     opened,
     opening,
@@ -26,6 +27,14 @@ from tools.page_states import open_advanced, open_picture
 from ui import i18n
 
 PROMPT = "a red star"
+# Types the prompt as soon as its field is there.
+TYPE_AT_ONCE = f"""new MutationObserver((_, observer) => {{
+  const field = document.querySelector("#prompt textarea");
+  if (!field) return;
+  observer.disconnect();
+  field.value = "{PROMPT}";
+  field.dispatchEvent(new Event("input", {{ bubbles: true }}));
+}}).observe(document, {{ subtree: true, childList: true }});"""
 
 
 def draw(page: Page, prompt: str = PROMPT) -> None:
@@ -78,6 +87,16 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
         expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).to_be_checked()
+
+
+@pytest.mark.slow
+def test_words_typed_before_a_link_is_read_stay(page: Page, address: str):
+    page.add_init_script(TYPE_AT_ONCE)
+    page.goto(f"{address}/?steps=2")
+    expect(page.locator("#linked")).to_have_text(i18n.TAKEN_OVER)
+    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+    open_advanced(page)
+    expect(page.locator("#steps input[type=number]")).to_have_value("2")
 
 
 # --- a picture for each line ---
@@ -205,6 +224,7 @@ def test_back_closes_an_open_picture(page: Page):
     preview, large = page.locator("#gallery .preview"), page.locator("#gallery .thumbnail-lg")
     large.nth(2).click()
     page.wait_for_function("history.state")
+    await_focus_on_picture(page)
     page.keyboard.press("ArrowRight")
     page.go_back()
     expect(preview).to_have_count(0)

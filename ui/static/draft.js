@@ -18,11 +18,9 @@ try {
   // nothing was kept, or this browser keeps nothing
 }
 
-// The page sets `opened` as soon as all of its parts are there.
-watch("opened", () => {
-  const isDue = { kept: props.value, linked: !props.value && String(link) };
-  if (isDue[tells]) trigger("select");
-});
+// The page sets `opened` as soon as all of its parts are there; a text may have been typed by then.
+const isDue = { kept: props.value, linked: !props.value && String(link) }[tells];
+watch("opened", () => { if (isDue) trigger("select"); });
 
 const keep = () => {
   // `live.js` draws with these values.
