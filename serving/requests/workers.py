@@ -1,11 +1,12 @@
 """Threads for the work of strangers, which addresses use in turns."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio.to_thread
-from anyio import CapacityLimiter, Event
+from anyio import CapacityLimiter
 
 from serving.generator import ErrorKind, RequestError
 from serving.messages import Code, Message
@@ -31,56 +32,59 @@ class Workers:
         self._limiter = CapacityLimiter(threads)
         self._free = threads
         self._shares = Shares(most, most_each)
-        self._waiting: FairQueue[Event] = FairQueue()
+        self._waiting: FairQueue[asyncio.Event] = FairQueue()
         self._refused = refused
 
     async def run(self, address: str, work: Callable[[], T]) -> T:
         """Run `work` on a thread in turn, and return what it returns.
 
-        Work that has begun is finished before its caller's cancellation takes effect.
+        A caller that is cancelled does not wait for work that has begun, whose thread stays in use
+        until it ends.
 
         Raises:
             RequestError: as `turn`.
         """
-        async with self.turn(address):
-            return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+        await self._take(address)
+        working = asyncio.ensure_future(anyio.to_thread.run_sync(work, limiter=self._limiter))
+        working.add_done_callback(lambda _: self._give_back(address))
+        return await asyncio.shield(working)
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncGenerator[None]:
-        """Have one of the threads' turns for as long as the context is open.
+        """Have the turn of one thread for as long as the context is open.
 
         A caller that is cancelled while it waits loses its place.
 
         Raises:
             RequestError: if too many calls run or wait, in all or of this address.
         """
+        await self._take(address)
+        try:
+            yield
+        finally:
+            self._give_back(address)
+
+    async def _take(self, address: str) -> None:
         if not self._shares.take(address):
             raise RequestError(Message(self._refused), ErrorKind.TOO_MANY)
-        try:
-            if self._free:
-                self._free -= 1
-            else:
-                await self._wait(address)
-            try:
-                yield
-            finally:
-                self._pass_on()
-        finally:
-            self._shares.give_back(address)
-
-    async def _wait(self, address: str) -> None:
-        turn = Event()
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.Event()
         self._waiting.push(address, address, turn)
         try:
             await turn.wait()
         except BaseException:
             if turn.is_set():
-                self._pass_on()
-            self._waiting.remove(address, address, turn)
+                self._give_back(address)
+            else:
+                self._waiting.remove(address, address, turn)
+                self._shares.give_back(address)
             raise
 
-    def _pass_on(self) -> None:
+    def _give_back(self, address: str) -> None:
         """Give a thread to the next call that waits, or note that it is free."""
+        self._shares.give_back(address)
         if turn := self._waiting.pop():
             turn.set()
         else:
