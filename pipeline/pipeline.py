@@ -86,7 +86,7 @@ log = logging.getLogger(__name__)
 
 MAX_CHUNKS = 3  # of a prompt
 
-OnStep = Callable[[int, int, np.ndarray], object]
+OnStep = Callable[[int, int, jax.Array], object]
 OnPreview = Callable[[Callable[[], np.ndarray]], object]
 
 
@@ -546,7 +546,7 @@ class SDXLPipeline:
                 the seed.
             output_type: "pil", "np" (`[images, H, W, 3]` float32 in 0..1) or "latent".
             on_step: called as `on_step(step, total, latents)` after every step. `step` counts
-                from 1; `latents` is the device's array `[images, h, w, C]`.
+                from 1; `latents` is the devices' array `[images, h, w, C]` float32.
             cancelled: an event; once it is set, the run stops before its next step.
             on_preview: called as `on_preview(look)` after `on_step`, at every step except the
                 last. While it runs, `look()` returns the pictures so far, `[images, h, w, 3]`

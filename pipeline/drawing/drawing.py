@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
+import jax
 import numpy as np
+from jax import Array
 from PIL import Image
 
 from pipeline.errors import Cancelled
@@ -197,13 +199,20 @@ class Drawing:
         if self.then is not None:
             self.then.forget()
 
-    def latents(self) -> np.ndarray:
-        """Return the newest latents of the pictures that are drawn, `[n, h, w, C]` float32."""
+    def latents(self) -> Array:
+        """Return the newest latents of the pictures that are drawn, `[n, h, w, C]` float32.
+
+        They are the devices' own array if the pictures fill all slots. Otherwise they take a way
+        over the host, because a program that selects some would have to be compiled.
+        """
         if self.then is not None and self.then.newest is not None:
             return self.then.latents()
         assert self.newest is not None
         slots = [slot for _, slot in sorted(self.newest.slots.items())]
-        return np.asarray(self.newest.after.latents)[slots]
+        latents = self.newest.after.latents
+        if slots == [*range(len(latents))]:
+            return latents
+        return jax.device_put(np.asarray(latents)[slots])
 
     def result(self) -> Result:
         """Return the result of a drawing whose pictures are all finished."""

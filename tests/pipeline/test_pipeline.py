@@ -344,7 +344,8 @@ def test_on_step_and_output_types(pipe: SDXLPipeline) -> None:
     seen: list[tuple[int, int, tuple[int, ...]]] = []
     last: list[np.ndarray] = []
 
-    def on_step(step: int, total: int, latents: np.ndarray) -> None:
+    def on_step(step: int, total: int, latents: jax.Array) -> None:
+        assert isinstance(latents, jax.Array)
         seen.append((step, total, latents.shape))
         last[:] = [np.asarray(latents)]
 
