@@ -1,7 +1,7 @@
 """Parameters with the changes of adapters added, and those merged last."""
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -80,6 +80,8 @@ def groups(slots: Iterable[Slot], most: int) -> Iterator[list[Slot]]:
 class RecentlyMerged:
     """The parameters that were merged last, within a limit of bytes; the oldest go first.
 
+    A block of memory that parameters share counts as a whole until the last of them goes.
+
     Attributes:
         limit: the most bytes; nothing is kept until it is set.
     """
@@ -88,24 +90,38 @@ class RecentlyMerged:
         self.limit = 0
         self._bytes = 0
         self._kept: OrderedDict[tuple[Slot, tuple[Part, ...]], np.ndarray] = OrderedDict()
+        self._views: Counter[int] = Counter()  # kept parameters in a block, by its id
 
     def get(self, slot: Slot, parts: tuple[Part, ...]) -> np.ndarray | None:
         """Return a parameter with these changes; None if it is not kept."""
-        found = self._kept.get((slot, parts))
-        if found is not None:
+        array = self._kept.get((slot, parts))
+        if array is not None:
             self._kept.move_to_end((slot, parts))
-        return found
+        return array
 
     def keep(self, slot: Slot, parts: tuple[Part, ...], array: np.ndarray) -> None:
         """Keep a parameter, to which nothing may write any more, in place of the oldest ones."""
         self._kept[slot, parts] = array
-        self._bytes += array.nbytes
+        block = _block(array)
+        self._bytes += 0 if self._views[id(block)] else block.nbytes
+        self._views[id(block)] += 1
         while self._bytes > self.limit:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= oldest.nbytes
+            self._drop(next(iter(self._kept)))
 
     def forget_all_but(self, digests: Collection[str]) -> None:
         """Forget the parameters with changes of other adapters than these."""
         for slot, parts in [*self._kept]:
             if any(part.digest not in digests for part in parts):
-                self._bytes -= self._kept.pop((slot, parts)).nbytes
+                self._drop((slot, parts))
+
+    def _drop(self, key: tuple[Slot, tuple[Part, ...]]) -> None:
+        block = _block(self._kept.pop(key))
+        self._views[id(block)] -= 1
+        if not self._views[id(block)]:
+            del self._views[id(block)]
+            self._bytes -= block.nbytes
+
+
+def _block(array: np.ndarray) -> np.ndarray:
+    """Return the array whose memory a view uses, or an array that has its own."""
+    return array if array.base is None else array.base

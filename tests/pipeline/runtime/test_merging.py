@@ -51,3 +51,13 @@ def test_parameters_are_forgotten_with_their_adapters() -> None:
     assert recent.get(place, parts("one") + parts("two")) is None
     recent.keep(place, parts("one", 2.0), np.zeros(4, np.float32))
     assert recent.get(place, parts("one")) is not None  # what was forgotten takes no room
+
+
+def test_a_block_counts_until_its_last_parameter_goes() -> None:
+    recent = RecentlyMerged()
+    slots = [slot(BLOCK_BYTES // 8) for _ in range(4)]  # two in a block
+    recent.limit = 3 * BLOCK_BYTES // 2  # more than three of them take, and less than two blocks
+    for number, (place, array) in enumerate(zip(slots, empty_arrays(slots), strict=True)):
+        recent.keep(place, parts("one", number), array)
+    kept = [recent.get(place, parts("one", number)) for number, place in enumerate(slots)]
+    assert [array is not None for array in kept] == [False, False, True, True]
