@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 LiveMode = Literal["auto", "on", "off"]
 # Seconds within which a live picture must be drawn, so that it appears as one types.
 LIVE_WITHIN_S = 0.5
+LIVE_AGAIN_S = 60.0  # after a measurement that failed
 _LIVE_TRIES = 3  # the first one loads the LoRA; of the others the quickest counts
 
 # Share of the time limit of a request that no single step takes, unless the devices are stuck.
@@ -108,6 +109,7 @@ class LocalGenerator(RequestLifecycle):
         self._embeddings = embeddings
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
+        self._live_failed_at = -math.inf
         self._devices = Devices(pipe, observer.evaluated)
         self._seated: dict[str, Seated] = {}  # by the id of the request
         self._encoding = 0  # pictures of which files are made
@@ -228,11 +230,12 @@ class LocalGenerator(RequestLifecycle):
                 if listing is not described:
                     loras = await asyncio.to_thread(folder.describe, listing)
                     self.model, described = replace(self.model, loras=loras), listing
-                    await self._offer_live()
+                await self._offer_live()
             except Exception as error:  # the looks must go on
                 log.error("The LoRAs cannot be listed", exc_info=error)
             await asyncio.sleep(RESCAN_S)
-        await self._offer_live()
+        while not await self._offer_live():
+            await asyncio.sleep(LIVE_AGAIN_S)
 
     async def _watch_embeddings(self) -> None:
         """Describe the embeddings anew whenever their folder has changed."""
@@ -245,26 +248,41 @@ class LocalGenerator(RequestLifecycle):
                 log.error("The embeddings cannot be listed", exc_info=error)
             await asyncio.sleep(RESCAN_S)
 
-    async def _offer_live(self) -> None:
-        """Draw live pictures from now on, if the model is quick and the operator allows it."""
-        recipe = self.model.live_recipe
-        quick = recipe is not None and self._live_mode != "off"
-        if recipe is not None and self._live_mode == "auto":
-            quick = await self._seconds_of_live(recipe) <= LIVE_WITHIN_S
-        self.model = replace(self.model, live=quick)
+    async def _offer_live(self) -> bool:
+        """Draw live pictures from now on, if the model is quick and the operator allows it.
 
-    async def _seconds_of_live(self, recipe: str) -> float:
-        """Return how long a live picture takes, measured between two requests."""
-        if recipe not in self._live_s:
+        Return whether that is decided. A measurement that failed is made again later.
+        """
+        recipe, seconds = self.model.live_recipe, 0.0
+        if recipe is None or self._live_mode == "off":
+            seconds = math.inf
+        elif self._live_mode == "auto":
+            seconds = await self._seconds_of_live(recipe)
+        live = seconds is not None and seconds <= LIVE_WITHIN_S
+        if live != self.model.live:
+            self.model = replace(self.model, live=live)
+        return seconds is not None
+
+    async def _seconds_of_live(self, recipe: str) -> float | None:
+        """Return how long a live picture takes, measured between two requests.
+
+        It is None if a measurement failed within the last `LIVE_AGAIN_S`.
+        """
+        if recipe not in self._live_s and time.monotonic() - self._live_failed_at >= LIVE_AGAIN_S:
             wanted = Request("warm up", None, seed=0, live=True)
             wanted = expand(wanted, replace(self.model, live=True))
-            tries = [await self._time(wanted) for _ in range(_LIVE_TRIES)]
-            self._live_s[recipe] = min(tries[1:])
-            log.info("A live picture takes %.2f s", self._live_s[recipe])
-        return self._live_s[recipe]
+            try:
+                tries = [await self._time(wanted) for _ in range(_LIVE_TRIES)]
+            except Exception as error:  # the server draws without live pictures meanwhile
+                log.warning("A live picture cannot be drawn: %s", error)
+                self._live_failed_at = time.monotonic()
+            else:
+                self._live_s[recipe] = min(tries[1:])
+                log.info("A live picture takes %.2f s", self._live_s[recipe])
+        return self._live_s.get(recipe)
 
     async def _time(self, wanted: Request) -> float:
-        """Return the seconds that a request takes alone, infinity if it fails."""
+        """Return the seconds that a request takes alone."""
         loop = asyncio.get_running_loop()
 
         def prepare() -> tuple[Drawing, float]:
@@ -272,14 +290,8 @@ class LocalGenerator(RequestLifecycle):
             drawing = self._prepare(wanted, Seated())
             return drawing, time.monotonic() - began
 
-        try:
-            drawing, prepared_s = await loop.run_in_executor(self._preparing, prepare)
-            drawn_s = await asyncio.wrap_future(
-                self._devices.call(partial(self._draw_alone, drawing))
-            )
-        except Exception as error:  # it is drawn without live pictures
-            log.warning("A live picture cannot be drawn: %s", error)
-            return math.inf
+        drawing, prepared_s = await loop.run_in_executor(self._preparing, prepare)
+        drawn_s = await asyncio.wrap_future(self._devices.call(partial(self._draw_alone, drawing)))
         return prepared_s + drawn_s
 
     def _draw_alone(self, drawing: Drawing) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from pipeline.drawing.drawing import Drawing
 from serving.generator import Done, Error, ErrorKind, Preview, Request, RequestError, Started, Step
 from serving.generators import local
 from serving.generators.local import LiveMode, LocalGenerator
@@ -185,3 +186,22 @@ def test_live_pictures_are_drawn_where_they_are_quick(
             assert refused.value.message.code is Code.NOT_LIVE
 
     run(test, live=live, distilled=distilled)
+
+
+def test_a_measurement_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "LIVE_WITHIN_S", 60.0)
+    monkeypatch.setattr(local, "LIVE_AGAIN_S", 0.0)
+    draw_alone, failures = LocalGenerator._draw_alone, [OSError("once"), OSError("twice")]
+
+    def fail_first(generator: LocalGenerator, drawing: Drawing) -> float:
+        if failures:
+            raise failures.pop()
+        return draw_alone(generator, drawing)
+
+    monkeypatch.setattr(LocalGenerator, "_draw_alone", fail_first)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        assert not failures
+        assert generator.model.live
+
+    run(test, live="auto")
