@@ -116,7 +116,7 @@ def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Pag
     # fields from the address.
     with opening(page):
         page.goto(address)
-    expect(page.locator("#prompt textarea")).to_be_visible()
+    expect(page.locator("#prompt textarea").first).to_be_visible()
     if any(name in link.NAMES for name, _ in parse_qsl(urlsplit(address).query)):
         expect(page.locator("#linked")).not_to_be_empty()
     yield page

@@ -11,6 +11,7 @@ import gradio as gr
 
 from serving.generator import Generator, Model
 from ui import i18n, looks, restore, start
+from ui.app_name import part
 from ui.events import AT_ONCE
 from ui.form import Form, size_name
 from ui.restore import Restorer
@@ -25,17 +26,16 @@ _FIELDS = {
 }
 _MOUNT = '() => ({ __type__: "update", visible: true })'
 # The same for a picture that the tab kept, which the panel restores when it is mounted, or now.
-_MOUNT_KEPT = """() => {
-  document.querySelector(".gradio-container #start [data-start]")?.dispatchEvent(
-    new CustomEvent("kept", { bubbles: true }));
-  return { __type__: "update", visible: true };
-}"""
+_MOUNT_KEPT = f"""(app) => {{
+  {part("#start [data-start]")}?.dispatchEvent(new CustomEvent("kept", {{ bubbles: true }}));
+  return {{ __type__: "update", visible: true }};
+}}"""
 FIELDS = frozenset((*(field for fields in _FIELDS.values() for field in fields), *start.FIELDS))
 
 
 @dataclass(frozen=True)
 class Chips:
-    """The buttons by the names of their panels, the one that frees a fixed seed, and `ui.start`'s.
+    """The buttons by the names of their panels, and the one that frees a fixed seed.
 
     The panel of pictures is mounted when its chip is first pressed, so that the page opens sooner;
     or at once, and open, if the model draws only from pictures.
@@ -44,7 +44,6 @@ class Chips:
     buttons: Mapping[str, gr.Button]
     free_seed: gr.Button
     picture: gr.Column
-    start: gr.HTML
 
 
 def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
@@ -73,10 +72,10 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
     with _panel("picture", visible=model.needs_mask) as picture:
         start.note(model)
         restorer = restore.layout(model)
-        tools = start.layout(model)
+        start.layout(model)
         for field in start.FIELDS:
             form.parts[field].render()
-    return Chips(buttons, free_seed, picture, tools), restorer
+    return Chips(buttons, free_seed, picture), restorer
 
 
 def _chip(text: str, elem_id: str, visible: bool = True) -> gr.Button:
@@ -87,7 +86,7 @@ def _panel(name: str, visible: bool = True) -> gr.Column:
     return gr.Column(elem_id=f"panel-{name}", elem_classes="chip-panel", visible=visible)
 
 
-def connect(chips: Chips, form: Form, started: gr.HTML, generator: Generator) -> None:
+def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator: Generator) -> None:
     """Show each choice on its chip, and the button beside the seed while the seed is fixed.
 
     The panel of pictures is also mounted if the tab has `started` from one and kept it.
@@ -126,7 +125,7 @@ def connect(chips: Chips, form: Form, started: gr.HTML, generator: Generator) ->
         **AT_ONCE,
     )
     chips.buttons["picture"].click(None, None, chips.picture, js=_MOUNT, **AT_ONCE)
-    started.select(None, None, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
+    started.select(None, app, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
     chips.free_seed.click(None, None, form.parts["randomise"], js="() => true", **AT_ONCE)
     # A seed that is typed is meant to be used; without one it stays random.
     seed = form.parts["seed"]

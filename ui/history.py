@@ -16,6 +16,7 @@ from gradio.components import Component
 
 from serving.generator import Generator
 from ui import i18n, link, status
+from ui.app_name import part
 from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.form import Fields
 from ui.styles import NONE, Style
@@ -34,10 +35,10 @@ WITH_LINK = """(id, files) => {
   } catch {}  // nothing was kept, or this browser keeps nothing
   return [id, files, String(entry?.link ?? "")];
 }"""
-_ANNOUNCE = """(news) => {
-  const list = document.querySelector(".gradio-container #history [data-list]");
-  list?.dispatchEvent(new CustomEvent("news", { bubbles: true, detail: news }));
-}"""
+_ANNOUNCE = f"""(news, app) => {{
+  const list = {part("#history [data-list]")};
+  list?.dispatchEvent(new CustomEvent("news", {{ bubbles: true, detail: news }}));
+}}"""
 
 
 def layout() -> gr.HTML:
@@ -83,6 +84,7 @@ def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
 
 def connect(
     history: gr.HTML,
+    app: gr.HTML,
     gallery: gr.Gallery,
     strip: gr.HTML,
     fields: Sequence[Component],
@@ -99,7 +101,7 @@ def connect(
     Returns:
         The event that shows the pictures again.
     """
-    history.change(None, history, None, js=_ANNOUNCE, **AT_ONCE)
+    history.change(None, [history, app], None, js=_ANNOUNCE, **AT_ONCE)
     request, asked = gr.State(""), gr.State("")
 
     def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from gradio.components import Component
 
 from serving.generator import MAX_CHARACTERS, Generator, Model
 from ui import (
+    app_name,
     beginning,
     chips,
     draft,
@@ -94,6 +95,7 @@ class Parts:
     request: gr.HTML  # the id of the newest request, so that a reload finds it again
     started: gr.HTML  # the picture to start from; the tab keeps it, and no request reads it here
     asked: gr.Textbox  # never in view; `history.WITH_LINK` fills it with that request's link
+    app: gr.HTML  # the name of the element that the page is in; see `ui.app_name`
 
     @property
     def updated(self) -> list[Component]:
@@ -209,6 +211,7 @@ def _layout(model: Model, kind: Kind) -> Parts:
         request=draft.kept_in_tab("request", tells="kept"),
         started=draft.kept_in_tab("started", tells="kept"),
         asked=gr.Textbox(visible=False),
+        app=app_name.layout(),
     )
 
 
@@ -279,7 +282,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
         **AT_ONCE,
     )
-    fields = [parts.embedding.kept, parts.chips.start, *parts.form.inputs]
+    fields = [parts.embedding.kept, parts.app, *parts.form.inputs]
     sent = gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
@@ -299,6 +302,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator, styles)
     new_seed = picture_panel.connect(
         parts.panel,
+        parts.app,
         parts.gallery,
         parts.pictures,
         parts.form.inputs,
@@ -313,7 +317,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js=start.WITH_ITS_PICTURE,
         **IN_THE_STRIP,
     )
-    its_start = [parts.panel.key, parts.chips.start, parts.pictures]
+    its_start = [parts.app, parts.app, parts.pictures]
     varied = parts.panel.variations.click(
         drawing.variations,
         [*its_start, parts.panel.strength, parts.embedding.kept],
@@ -323,7 +327,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     enlarged = parts.panel.larger.click(
         drawing.larger,
-        [parts.panel.key, parts.pictures, parts.embedding.kept],
+        [parts.app, parts.pictures, parts.embedding.kept],
         parts.updated,
         js=picture_panel.WITH_KEY,
         **IN_THE_STRIP,
@@ -338,6 +342,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     link.connect(parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
     brought_back = history.connect(
         parts.history,
+        parts.app,
         parts.gallery,
         parts.strip,
         parts.form.inputs,
@@ -348,7 +353,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         styles_for(kind),
     )
     form.connect(page, parts.form, parts.chips.buttons["size"], generator)
-    chips.connect(parts.chips, parts.form, parts.started, generator)
+    chips.connect(parts.chips, parts.form, parts.started, parts.app, generator)
     newest = [parts.request, parts.embedding.kept, parts.asked]
     found = parts.request.select(
         drawing.again, newest, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP

@@ -25,6 +25,7 @@ from serving.messages import Code, Message, Param
 from serving.requests import inputs
 from serving.requests.inputs import Input
 from ui import i18n
+from ui.app_name import part
 from ui.gradio_compat import uploads
 
 STATIC = Path(__file__).parent / "static"
@@ -51,25 +52,26 @@ _FAILURES = {
     507: Message(Code.NO_ROOM_FOR_UPLOADS),
 }
 
-_JS = """
-  const ask = (start) => {
-    const asked = { start };
-    document.querySelector(".gradio-container #start [data-start]")?.dispatchEvent(
-      new CustomEvent("asked", { bubbles: true, detail: asked }));
+_JS = f"""
+  const ask = (start) => {{
+    const asked = {{ start }};
+    {part("#start [data-start]")}?.dispatchEvent(
+      new CustomEvent("asked", {{ bubbles: true, detail: asked }}));
     return asked.answer;
-  };
-  const opened = document.querySelector(".gradio-container #picked [data-place]")?.dataset ?? {};
-  const its = async () => (opened.began ? await ask(opened.start) ?? { gone: true } : null);"""
-# Puts the page's picture in the place of the second input; the event waits for its upload.
-WITH_PICTURE = f"""async (first, _, ...others) => {{{_JS}
+  }};
+  const opened = {part("#picked [data-place]")}?.dataset ?? {{}};
+  const its = async () => (opened.began ? await ask(opened.start) ?? {{ gone: true }} : null);"""
+# Puts the page's picture in the place of the second input, the app's name; the event waits for its
+# upload.
+WITH_PICTURE = f"""async (first, app, ...others) => {{{_JS}
   return [first, await ask() ?? null, ...others];
 }}"""
 # The same with the picture that the opened one began with.
-WITH_ITS_PICTURE = f"""async (first, _, ...others) => {{{_JS}
+WITH_ITS_PICTURE = f"""async (first, app, ...others) => {{{_JS}
   return [first, await its(), ...others];
 }}"""
-# The same, with the opened picture's key in the place of the first input.
-WITH_KEY_AND_ITS_PICTURE = f"""async (_, __, ...others) => {{{_JS}
+# The same, with the opened picture's key in the place of the first input, which is the name too.
+WITH_KEY_AND_ITS_PICTURE = f"""async (app, _, ...others) => {{{_JS}
   return [opened.key ?? "", await its(), ...others];
 }}"""
 

@@ -713,6 +713,35 @@ def test_the_other_sites_page_stays_its_own(
         expect(page.locator("body > #generate")).to_have_text("0")
 
 
+TWO = """<!doctype html>
+<link rel="icon" href="data:,">
+<script type="module" src="ADDRESS/gradio.js"></script>
+<gradio-app src="ADDRESS"></gradio-app>
+<gradio-app src="ADDRESS"></gradio-app>"""
+
+
+def test_each_of_two_elements_uses_its_own_parts(
+    browser: Browser, address: str, elsewhere: tuple[str, Path]
+):
+    site, folder = elsewhere
+    (folder / "two.html").write_text(TWO.replace("ADDRESS", address))
+    with opened(browser, f"{site}/two.html") as page:
+        apps = page.locator("gradio-app").all()
+        for app, prompt in zip(apps, ("a red ring", "a blue star"), strict=True):
+            app.locator("#prompt textarea").fill(prompt)
+            app.locator("#generate").click()
+        for app in apps:
+            expect(app.locator("#status")).to_contain_text("4 pictures", timeout=DRAWN_WITHIN_MS)
+            app.locator("#gallery .thumbnail-lg").first.click()
+            app.locator("#prompt textarea").fill("something else")
+            app.locator("#reuse").click()
+        for app, prompt in zip(apps, ("a red ring", "a blue star"), strict=True):
+            expect(app.locator("#prompt textarea")).to_have_value(prompt)
+            expect(app.locator("#history li")).to_have_count(2)
+        kept = page.evaluate("Object.entries(sessionStorage).filter(([key]) => /draft/.test(key))")
+        assert {json.loads(value)["prompt"] for _, value in kept} == {"a red ring", "a blue star"}
+
+
 CALL = """() => {
   try {
     return fetch("http://[").then(() => "answered", (error) => error.name);

@@ -16,14 +16,15 @@ from gradio.components import Component
 from pipeline.images.metadata import Settings
 from serving.generator import Generator, Model, RequestError
 from ui import form, i18n, link, settings, status
+from ui.app_name import part
 from ui.events import AT_ONCE
 from ui.pictures import downloads, reveal, saved
 from ui.pictures.saved import Picture
 from ui.styles import Style, typed
 
-# The key of the picture that the panel shows, passed as the first input of every action.
-WITH_KEY = """(_, ...others) => [
-  document.querySelector(".gradio-container #picked [data-place]")?.dataset.key ?? "", ...others
+# Puts the key of the picture that the panel shows in the place of the first input, the app's name.
+WITH_KEY = f"""(app, ...others) => [
+  {part("#picked [data-place]")}?.dataset.key ?? "", ...others
 ]"""
 _PLACE = '<div data-place role="group"></div>'
 
@@ -34,7 +35,6 @@ class Panel:
 
     column: gr.Column  # mounted with the first pictures, so that the page opens sooner
     texts: gr.HTML  # of all pictures in the gallery, never in view
-    key: gr.Textbox  # never in view; `WITH_KEY` fills it when an action is sent
     use: gr.Button
     new_seed: gr.Button
     variations: gr.Button
@@ -62,11 +62,9 @@ def layout(model: Model) -> Panel:
         gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
         label = i18n.SETTINGS["variation_strength"].label
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
-    key = gr.Textbox(visible=False)
     return Panel(
         column,
         texts,
-        key,
         use,
         new_seed,
         variations,
@@ -88,6 +86,7 @@ def arrows() -> str:
 
 def connect(
     panel: Panel,
+    app: gr.HTML,
     gallery: gr.Gallery,
     pictures: gr.State,
     fields: Sequence[Component],
@@ -109,12 +108,12 @@ def connect(
     gr.on(
         [panel.reveal.click, panel.blur.click],
         exchange,
-        [panel.key, pictures, files],
+        [app, pictures, files],
         [strip, gallery, pictures, panel.texts],
         js=WITH_KEY,
         **AT_ONCE,
     )
-    of_the_picture = [panel.key, pictures]
+    of_the_picture = [app, pictures]
     panel.use.click(use, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
     return panel.new_seed.click(use_anew, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
 

@@ -5,7 +5,9 @@ const source = element.closest("gradio-app")?.getAttribute("src") ?? location.pa
 const given = [...new URLSearchParams(location.search)];
 const link = new URLSearchParams(given.filter(([name]) => props.settings.includes(name)));
 const { tells } = props;
-const key = `${props.storage_key} ${source}?${link}`;
+// Elements of one document that show the same page have a value each.
+const place = [...document.querySelectorAll("gradio-app")].indexOf(element.closest("gradio-app"));
+const key = `${props.storage_key} ${source}?${link}${place > 0 ? ` ${place}` : ""}`;
 
 // A link that is opened comes before what was kept; at a reload, Back or Forward it does not.
 const [{ type: navigation }] = performance.getEntriesByType("navigation");

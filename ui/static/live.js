@@ -5,8 +5,6 @@
   const SETTLED_MS = 1000; // after which screen readers hear of the picture
   const AGAIN_MS = 5000; // between two questions whether there are live pictures
   const KEY = "sdxl-live";
-  // Tells this page's pictures from those of others behind the same address; it is no secret.
-  const session = Math.random().toString(36).slice(2);
   const apps = new WeakMap(); // the state of each app
 
   let isOn = false;
@@ -24,7 +22,10 @@
   };
 
   const stateOf = (app) => {
-    if (!apps.has(app)) apps.set(app, { asked: -Infinity, isOffered: false, fields: {}, wanted: "" });
+    // The session tells an app's pictures from those of others behind the same address; it is no secret.
+    const session = Math.random().toString(36).slice(2);
+    const begun = { session, asked: -Infinity, isOffered: false, fields: {}, wanted: "" };
+    if (!apps.has(app)) apps.set(app, begun);
     return apps.get(app);
   };
   const textsOf = (app) => JSON.parse(app.querySelector("#header [data-page]").dataset.page).live;
@@ -86,7 +87,7 @@
   const ask = async (app) => {
     const state = stateOf(app);
     const prompt = promptOf(app);
-    const body = JSON.stringify({ session, prompt, fields: state.fields });
+    const body = JSON.stringify({ session: state.session, prompt, fields: state.fields });
     if (draws(app) || state.wanted === body) return;
     state.asking?.abort();
     const asking = new AbortController();

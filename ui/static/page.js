@@ -94,12 +94,13 @@
   const follows = (event, before) => event.detail > 1 || event.timeStamp - before < 500;
 
   // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
-  let pressed = -Infinity;
+  const pressed = new WeakMap(); // the time of the press that counts, by app
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("#generate, #new-seed, #larger, #finish");
-    if (!button || !around(button)) return;
-    if (follows(event, pressed)) event.stopPropagation();
-    else pressed = event.timeStamp;
+    const app = button && around(button);
+    if (!app) return;
+    if (follows(event, pressed.get(app) ?? -Infinity)) event.stopPropagation();
+    else pressed.set(app, event.timeStamp);
   }, true);
 
   // Stop appears under the pointer that pressed Generate, and vice versa: a click that follows at
@@ -160,7 +161,7 @@
     const isChosen = app.querySelector("#ask").dataset.start !== undefined;
     return app.querySelector(isChosen ? "#start [data-do=mark]" : "#restore-picture button");
   };
-  let refusal = null;
+  const refusals = new WeakMap(); // the message that was told last, by app
   const markRefused = (app) => {
     const said = app.querySelector("#status [data-field]");
     const field = said && fieldOf(app, said.dataset.field);
@@ -169,8 +170,8 @@
       other.removeAttribute("aria-invalid");
       delete other.dataset.refused;
     }
-    if (!field || said === refusal) return;
-    refusal = said;
+    if (!field || said === refusals.get(app)) return;
+    refusals.set(app, said);
     field.dataset.refused = "";
     if (!field.matches("button")) field.ariaInvalid = "true";
     const panel = field.closest(".chip-panel");
@@ -225,7 +226,7 @@
     const heading = app.querySelector("#header [data-page]");
     if (!heading) return; // it is not there yet, or this app is another program's
     const draws = Boolean(app.querySelector("#stop"));
-    if (draws) pressed = -Infinity;
+    if (draws) pressed.delete(app);
     // One request at a time, because all show their pictures in the same place.
     const more = app.querySelectorAll("#new-seed, #variations, #larger, #finish");
     for (const button of more) button.disabled = draws;
