@@ -76,20 +76,20 @@ def test_a_missing_key_is_reported_before_a_wrong_body(body: bytes):
 
 
 def test_a_visitor_draws_while_another_address_attacks(tmp_path: Path):
-    instance = Instance(stand_in(attack.STEP_MS, "--steps", "10"), tmp_path / "log")
+    instance = Instance(attack.program(tmp_path), tmp_path / "log")
     start(instance)
     try:
         report = attack.run(instance, 1.0 * len(attack.ATTACKS))
     finally:
         instance.stop(60)
     # Other tests use the processors, too: the benchmark's limit is for a machine of its own.
-    assert attack.found_wrong(report, drawn_within_s=6 * attack.DRAWN_WITHIN_S) == []
+    assert attack.found_wrong(report, patience=6) == []
     assert "-1" not in report["made_up_sessions"]["answers"]
 
 
 def test_streams_of_one_session_that_close_together_are_no_error(tmp_path: Path):
     """Gradio deletes the messages of the session with the first one, and again with the others."""
-    instance = Instance(stand_in(attack.STEP_MS, "--steps", "10"), tmp_path / "log")
+    instance = Instance(stand_in(20, "--steps", "10"), tmp_path / "log")
     start(instance)
     try:
         address = "127.0.0.1", int(instance.url.rpartition(":")[2])
