@@ -260,7 +260,7 @@ class StandInPipeline(ABC):
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
         count = self.images_per_request if images is None else images
-        checked = resolved(check_request(request, count), None)
+        checked = resolved(check_request(request, count), None, cancelled)
         self._check_loras(checked.lora_weights)
         size = height or self.height, width or self.width
         run = self._runs.setdefault(size, Run(self, *size))

@@ -1,5 +1,7 @@
 """The package's exceptions. Messages say what is wrong, where, and what would be right."""
 
+from threading import Event
+
 
 class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, incomplete or of an unsupported kind.
@@ -40,4 +42,10 @@ class TooLargeError(MetadataError):
 
 
 class Cancelled(Exception):
-    """A run that stopped between two steps because the caller cancelled it."""
+    """A run that stopped, in its preparation or between two steps, because it was cancelled."""
+
+
+def raise_if_cancelled(cancelled: Event | None) -> None:
+    """Raise Cancelled if the event of a request that is prepared is set."""
+    if cancelled is not None and cancelled.is_set():
+        raise Cancelled("stopped while it was prepared")

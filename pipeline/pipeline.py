@@ -27,7 +27,7 @@ from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extend
 from pipeline.drawing.preparing import check_cache, check_latents, check_output, make_drawing
 from pipeline.drawing.prompts import placed, resolved
 from pipeline.drawing.refining import Refiner, RefiningEngine, find_refiner
-from pipeline.errors import InputError
+from pipeline.errors import InputError, raise_if_cancelled
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
@@ -731,6 +731,7 @@ class SDXLPipeline:
         Any thread may call this. The arguments beside `request` are those of `generate`.
 
         Raises:
+            Cancelled: if `cancelled` is set.
             InputError: if a value cannot be used; the message names it.
         """
         count = self.images_per_request if images is None else images
@@ -739,7 +740,7 @@ class SDXLPipeline:
         checked = self._with_recipes(asked)
         if image is not None:
             checked = with_strength(checked)
-        checked = resolved(checked, self.wildcard_dir)
+        checked = resolved(checked, self.wildcard_dir, cancelled)
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
         if refiner is not None:
@@ -753,6 +754,7 @@ class SDXLPipeline:
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
         embeddings = self._additions.embeddings
+        raise_if_cancelled(cancelled)
         origin = read_origin(
             image, mask, count, run.shapes.height, run.shapes.width, checked.padding
         )

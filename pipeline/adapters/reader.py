@@ -14,6 +14,7 @@ from pipeline.adapters.planning import PlannedChange, plan_changes
 from pipeline.checkpoints.other_formats import refuse_other_formats
 from pipeline.checkpoints.tensors import Tensor, TensorFiles, open_file
 from pipeline.errors import CheckpointError
+from pipeline.file_versions import Version
 
 SUPPORTED = "supported are LoRA, LoCon, DoRA, LoHa, LoKr and full differences"
 _CHUNK = 2**20  # bytes that are hashed at a time
@@ -35,7 +36,7 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
             has no place in the model. The message names the file, the first such tensor and their
             number.
     """
-    identity = _identity(file)
+    version = _version(file)
     with _open(file) as tensors:
         if not tensors:
             raise CheckpointError(f"{file}: the file has no tensors")
@@ -47,7 +48,7 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
             changes.setdefault(change.network, {})[change.target] = change.read(faults)
         faults.check()
     digest, weights_digest = _digests(file)
-    if _identity(file) != identity:
+    if _version(file) != version:
         raise CheckpointError(
             f"{file}: the file changed while it was read; load it again when it is complete"
         )
@@ -109,12 +110,11 @@ def _digests(file: Path) -> tuple[str, str]:
     return whole.hexdigest(), behind.hexdigest()
 
 
-def _identity(file: Path) -> tuple[int, ...]:
-    """Return what tells a file from another one under its name."""
+def _version(file: Path) -> Version:
     try:
         status = file.stat()
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
     if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"{file}: is not a file; expected a .safetensors file")
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return Version.of(status)

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import CheckpointError
+from pipeline.file_versions import Version
 
 STEMS = ("diffusion_pytorch_model", "model")
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".pkl", ".msgpack")
@@ -99,15 +100,6 @@ def _no_weights(names: Collection[str], component: str) -> str:
             f"formats, pickle above all, can run code and are never opened ({expected})"
         )
     return f"{component}/: no weights found; {expected}"
-
-
-class Version(NamedTuple):
-    """The version of a file: which one it is, and when it was last written to."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
 
 
 @dataclass(frozen=True)
@@ -401,8 +393,7 @@ class _Shard:
         self._file.close()
 
     def _version_now(self) -> Version:
-        status = os.fstat(self._file.fileno())
-        return Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return Version.of(os.fstat(self._file.fileno()))
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """Return the header, and the position of the data behind it."""

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from pipeline.checkpoints.tensors import TensorFiles, Version
+from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
+from pipeline.file_versions import Version
 from pipeline.kernels.int8 import Quantized, quantize_kernel
 from pipeline.kernels.matmul_conv import merged_upsample_kernels, upsample_kernel
 

@@ -96,6 +96,7 @@ def make_drawing(
             noise.
 
     Raises:
+        Cancelled: if `cancelled` is set.
         InputError: if the latents cannot be used, or no step is left.
     """
     goes_on = denoising_start is not None
@@ -105,7 +106,7 @@ def make_drawing(
         latents = checked_latents(latents, (request.images, *run.latents_shape))
     part = part_of(scheduler, request, denoising_start)
     schedule = part.schedule
-    prompts = read_prompts(request, part.whole, tokenizers, placement, run.shapes.chunks)
+    prompts = read_prompts(request, part.whole, tokenizers, placement, run.shapes.chunks, cancelled)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
     start = Start(
         input_ids=prompts.input_ids,

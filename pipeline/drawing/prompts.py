@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 
+from pipeline.errors import raise_if_cancelled
 from pipeline.request import Request
 from pipeline.setting_kinds import MAX_SEED
 from pipeline.text.chunks import Break
@@ -13,7 +15,7 @@ from pipeline.text.embeddings import Placement
 from pipeline.text.emphasis import Section
 from pipeline.text.prompt_syntax import A1111, read_prompt
 from pipeline.text.tokenizer import Part, Tokenizers, Tokens, longest_end
-from pipeline.text.wildcards import Resolver
+from pipeline.text.wildcards import LineBudget, Resolver
 
 # A text that a prompt has for some steps.
 _Text = tuple[Section, ...]
@@ -44,22 +46,29 @@ class Prompts:
     negative_truncated: list[str]
 
 
-def resolved(request: Request, folder: Path | None) -> Request:
+def resolved(request: Request, folder: Path | None, cancelled: Event | None = None) -> Request:
     """Return a request with a choice in place of each list in its prompts, by the pictures' seeds.
 
     Args:
         request: a checked request; one in plain syntax stays as it is.
         folder: the folder of the lists that prompts name; None for none.
+        cancelled: an event; once it is set, no more is read.
 
     Raises:
+        Cancelled: if `cancelled` is set.
         InputError: if a list cannot be used, or a prompt becomes too long.
     """
     if request.prompt_syntax != A1111:
         return request
 
+    budget = LineBudget(cancelled)
+
+    def choose(prompt: str, seed: int) -> str:
+        raise_if_cancelled(cancelled)
+        return Resolver(seed, folder, budget).resolve(prompt)
+
     def each(prompts: Sequence[str], stream: int) -> tuple[str, ...]:
-        pairs = zip(prompts, request.seeds, strict=True)
-        return tuple(Resolver(stream + seed, folder).resolve(prompt) for prompt, seed in pairs)
+        return tuple(map(choose, prompts, (stream + seed for seed in request.seeds)))
 
     # The choices in negative prompts are independent of those in prompts.
     prompts, negative = each(request.prompts, 0), each(request.negative_prompts, MAX_SEED + 1)
@@ -67,24 +76,36 @@ def resolved(request: Request, folder: Path | None) -> Request:
 
 
 def read_prompts(
-    request: Request, steps: int, tokenizers: Tokenizers, placement: Placement, chunks: int = 1
+    request: Request,
+    steps: int,
+    tokenizers: Tokenizers,
+    placement: Placement,
+    chunks: int = 1,
+    cancelled: Event | None = None,
 ) -> Prompts:
     """Read and tokenise a checked request's prompts for a run of some steps.
 
-    `placement` notes the embeddings that they name. A prompt may have up to `chunks` chunks.
+    `placement` notes the embeddings that they name. A prompt may have up to `chunks` chunks. Once
+    `cancelled` is set, no more is read.
 
     Raises:
+        Cancelled: if `cancelled` is set.
         InputError: if a prompt has too many different texts, or too many embeddings.
     """
     tokens: dict[_Text, list[Tokens]] = {}
 
     def tokens_of(sections: _Text) -> list[Tokens]:
         if sections not in tokens:
+            raise_if_cancelled(cancelled)
             tokens[sections] = tokenizers.tokens(placed(sections, placement), chunks)
         return tokens[sections]
 
+    def texts_of(prompt: str) -> tuple[list[_Text], list[int]]:
+        raise_if_cancelled(cancelled)
+        return _texts(prompt, request.prompt_syntax, steps)
+
     runs = [
-        [_texts(prompt, request.prompt_syntax, steps) for prompt in half]
+        [texts_of(prompt) for prompt in half]
         for half in (request.negative_prompts, request.prompts)
     ]
     texts = [[own for own, _ in half] for half in runs]

@@ -7,22 +7,27 @@ name other files. The syntax is that of https://github.com/adieyal/sd-dynamic-pr
 
 import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from threading import Event
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, raise_if_cancelled
+from pipeline.file_versions import Version
+from pipeline.text.line_cache import LineCache
 
 MAX_FILE = 2**20  # bytes
 MAX_TEXT = 20_000  # characters of a resolved prompt
 MAX_DEPTH = 10  # files that name others
-MAX_LINES = 200  # lines that a prompt takes from files
+MAX_LINES = 1000  # lines that the prompts of a request take from files
 _TOKEN = re.compile(r"[^\\{}\[\]|]++|\\[\s\S]?|[\s\S]")
 _COUNT = re.compile(r"\s*+([0-9]{1,2})\$\$")
 _NAME = re.compile(r"[\w-]++(?:/[\w-]++)*+")
 # A name begins and ends with no underscore or space, so that "____" is text.
 _WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
+_CACHE = LineCache()
 
 
 @dataclass
@@ -34,18 +39,41 @@ class _List:
     bars: list[int] = field(default_factory=list)
 
 
+class LineBudget:
+    """The number of lines that the prompts of a request may still take from files.
+
+    Args:
+        cancelled: an event; once it is set, no more are taken.
+    """
+
+    def __init__(self, cancelled: Event | None = None) -> None:
+        self._cancelled = cancelled
+        self._left = MAX_LINES
+
+    def take(self) -> bool:
+        """Count a line; return whether it may be taken.
+
+        Raises:
+            Cancelled: if the request was cancelled.
+        """
+        raise_if_cancelled(self._cancelled)
+        self._left -= 1
+        return self._left >= 0
+
+
 class Resolver:
     """Chooses from lists for one seed.
 
     Args:
         seed: decides all choices.
         folder: the folder of the files; None for none.
+        budget: the lines that it may take from files, with other seeds of the request.
     """
 
-    def __init__(self, seed: int, folder: Path | None):
+    def __init__(self, seed: int, folder: Path | None, budget: LineBudget | None = None):
         self._random = Random(seed)
         self._folder = folder
-        self._left = MAX_LINES
+        self._budget = budget or LineBudget()
 
     def resolve(self, text: str, depth: int = 0) -> str:
         """Return a text with a choice in place of each list.
@@ -55,12 +83,12 @@ class Resolver:
         Raises:
             InputError: if a file cannot be used, or the text becomes too long.
         """
+        if depth and len(text) > MAX_TEXT:
+            raise _too_long()
         chosen = self._without_lists(text)
         found = _WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
         if len(found) > max(MAX_TEXT, len(text)):
-            raise InputError(
-                f"the lists in a prompt make it longer than {MAX_TEXT} characters; use shorter ones"
-            )
+            raise _too_long()
         return found
 
     def _without_lists(self, text: str) -> str:
@@ -90,17 +118,22 @@ class Resolver:
             parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(wanted))]
 
     def _pick(self, options: list[str]) -> str:
-        """Take one of the options out of the list, in a way that Python's versions share."""
-        return options.pop(int(self._random.random() * len(options)))
+        """Take one of the options out of the list."""
+        return options.pop(self._draw(len(options)))
+
+    def _draw(self, count: int) -> int:
+        """Return a place among `count`, in a way that Python's versions share."""
+        return int(self._random.random() * count)
 
     def _line(self, name: str, depth: int) -> str:
-        self._left -= 1
-        if depth >= MAX_DEPTH or self._left < 0:
+        if depth >= MAX_DEPTH or not self._budget.take():
             raise InputError(
-                f"the list __{name}__ leads to more than {MAX_DEPTH} files in a row or"
-                f" {MAX_LINES} lines; its files may name each other in a circle"
+                f"the list __{name}__ leads to more than {MAX_DEPTH} files in a row, or the request"
+                f" to more than {MAX_LINES} lines; name fewer lists, and let no files name each"
+                " other in a circle"
             )
-        return self.resolve(self._pick(read_lines(self._folder, name)), depth + 1)
+        lines = read_lines(self._folder, name)
+        return self.resolve(lines[self._draw(len(lines))], depth + 1)
 
 
 class _Longest(Resolver):
@@ -176,7 +209,13 @@ def _options(parts: list[str], bracket: _List) -> tuple[list[str], int]:
     return options, min(1 if count is None else int(count[1]), len(options))
 
 
-def read_lines(folder: Path | None, name: str) -> list[str]:
+def _too_long() -> InputError:
+    return InputError(
+        f"the lists in a prompt make it longer than {MAX_TEXT} characters; use shorter ones"
+    )
+
+
+def read_lines(folder: Path | None, name: str) -> Sequence[str]:
     """Return the lines of a list's file without blank ones and those that begin with #.
 
     Raises:
@@ -189,22 +228,20 @@ def read_lines(folder: Path | None, name: str) -> list[str]:
             f"__{name}__ is no name of a list; expected letters, digits, - and _, with / between"
             " folders"
         )
-    reason, text = "is not there", ""
+    reason, lines = "is not there", ()
     try:
         file = (folder / f"{name}.txt").resolve(strict=True)
-        found = file.stat()
+        status = file.stat()
         if not file.is_relative_to(folder.resolve()):
             reason = "is outside of the folder of lists"
-        elif not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE:
+        elif not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
             reason = f"is not a text file of at most {MAX_FILE >> 20} MB"
         else:
-            reason, text = "has no lines of text", file.read_text(encoding="utf-8-sig")
+            reason, lines = "has no lines of text", _CACHE.lines(file, Version.of(status))
     except FileNotFoundError:
         pass
     except (OSError, ValueError):
         reason = "cannot be read as text in UTF-8"
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith("#")]
-    if not lines or "\0" in text:
+    if not lines:
         raise InputError(f"the file {name}.txt of the list __{name}__ {reason}")
     return lines

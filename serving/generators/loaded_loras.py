@@ -1,11 +1,13 @@
 """The LoRAs that a pipeline holds in memory."""
 
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline.errors import raise_if_cancelled
 from serving.folders import File, Stamp
 from serving.generator import ErrorKind, RequestError
 from serving.generators.lora_folder import LoraFolder
@@ -29,15 +31,17 @@ class LoadedLoras:
         self._loaded: OrderedDict[str, File] = OrderedDict()  # the latest one asked for is last
         self._unusable: set[tuple[Path, Stamp]] = set()
 
-    def prepare(self, names: Iterable[str]) -> None:
+    def prepare(self, names: Iterable[str], cancelled: threading.Event) -> None:
         """Load the LoRAs of these names, and remove others that leave too little room.
 
         Raises:
+            Cancelled: if `cancelled` is set.
             RequestError: if one is not there, or its file cannot be used.
         """
         self._tidy()
         wanted = set(names)
         for name in sorted(wanted):
+            raise_if_cancelled(cancelled)
             self._load(name)
             self._loaded.move_to_end(name)
         for name in [each for each in self._loaded if each not in wanted]:

@@ -15,6 +15,7 @@ from PIL import Image as Pillow
 
 from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture
+from pipeline.errors import raise_if_cancelled
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import PLAIN
 from serving.folders import RESCAN_S, Listing
@@ -119,14 +120,19 @@ class LocalGenerator(RequestLifecycle):
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
         self._compiling = False
         self._beside: list[asyncio.Task[None]] = []  # work beside the drawing
-        self._stuck_s = _STUCK * limits.running_s
+        self._running_s, self._stuck_s = limits.running_s, _STUCK * limits.running_s
 
     @property
     def stuck(self) -> bool:
-        """See `serving.generator.Generator.stuck`."""
-        signs = self._devices.heard_at, self._prepares_since
-        oldest = min((sign for sign in signs if sign is not None), default=math.inf)
-        return time.monotonic() - oldest > self._stuck_s
+        """See `serving.generator.Generator.stuck`.
+
+        A slow preparation is no sign of the devices. It stops soon after its request has ended, and
+        only a thread that hangs, as in a file system, goes on.
+        """
+        now = time.monotonic()
+        silent_s = now - (self._devices.heard_at or now)
+        preparing_s = now - (self._prepares_since or now)
+        return silent_s > self._stuck_s or preparing_s > self._stuck_s + self._running_s
 
     @property
     def at_work(self) -> bool:
@@ -381,8 +387,9 @@ class LocalGenerator(RequestLifecycle):
             self._prepares_since = None
 
     def _prepared(self, request: Request, seated: Seated) -> Drawing:
+        raise_if_cancelled(seated.stop)
         if self._loaded:
-            self._loaded.prepare(request.lora_weights)
+            self._loaded.prepare(request.lora_weights, seated.stop)
         if seated.drawing is None:
             if self._embeddings:
                 self._embeddings.refresh()
@@ -396,6 +403,7 @@ class LocalGenerator(RequestLifecycle):
                 image=_opened(request.image),
                 mask=_opened(request.mask),
             )
+            raise_if_cancelled(seated.stop)
             # Lists in prompts have become words.
             check_words(drawing.request, self._blocked)
             seated.drawing = drawing

@@ -3,18 +3,20 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline import InputError, SDXLPipeline
+from pipeline import Cancelled, InputError, SDXLPipeline
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.prompts import read_prompts, resolved
 from pipeline.images import metadata
 from pipeline.request import GenerateRequest, check_request
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.text.embeddings import Embeddings, Placement
+from pipeline.text.wildcards import MAX_LINES
 from tests.checkpoints import CompilationCount, shared_pipeline
 
 
@@ -162,6 +164,47 @@ def test_lists_are_resolved_by_each_pictures_seed(pipe: SDXLPipeline, tmp_path: 
     assert resolved(found, tmp_path) == found
     plain = replace(checked, prompt_syntax="plain")
     assert resolved(plain, tmp_path) == plain
+
+
+def test_the_prompts_of_a_request_share_the_lines_that_they_may_take(tmp_path: Path) -> None:
+    (tmp_path / "shape.txt").write_text("star")
+
+    def lines(mentions: int) -> GenerateRequest:
+        prompt = "__shape__ " * mentions
+        return GenerateRequest(prompt, prompt, prompt_syntax="a1111")
+
+    resolved(check_request(lines(MAX_LINES // 16), 8), tmp_path)
+    with pytest.raises(InputError, match=f"more than {MAX_LINES} lines; name fewer lists"):
+        resolved(check_request(lines(MAX_LINES // 16 + 1), 8), tmp_path)
+
+
+class SetLater(Event):
+    """An event that is set once somebody has looked at it a few times."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def is_set(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize("prompt", ["a star", "__shape__ " * 5])
+def test_a_cancelled_request_is_resolved_no_further(tmp_path: Path, prompt: str) -> None:
+    (tmp_path / "shape.txt").write_text("star")
+    checked = check_request(GenerateRequest(prompt, prompt_syntax="a1111"), 4)
+    with pytest.raises(Cancelled):
+        resolved(checked, tmp_path, SetLater(4))
+    mentions = prompt.count("__shape__")
+    resolved(checked, tmp_path, enough := SetLater(100))
+    assert 100 - enough.looks == 4 * (1 + mentions) + 4  # negative prompts are blank
+
+
+def test_a_cancelled_request_is_prepared_no_further(pipe: SDXLPipeline) -> None:
+    for looks in (0, 2, 4):
+        with pytest.raises(Cancelled):
+            pipe.prepare(GenerateRequest("a star", "a ring"), 1, cancelled=SetLater(looks))
 
 
 def test_a_picture_has_the_resolved_prompt_in_its_settings(pipe: SDXLPipeline) -> None:

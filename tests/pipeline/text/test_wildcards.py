@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,45 @@ def test_files(folder: Path) -> None:
     (folder / "coats").mkdir()
     write(folder, "coats/long", "long __colour__ coat")
     assert "long blue coat" in choices("{__coats/long__|}", folder)
+
+
+def test_a_seed_always_chooses_the_same_lines(folder: Path) -> None:
+    write(folder, "numbers", "\n".join(map(str, range(1000))))
+    write(folder, "two", "__numbers__ {a|b|c}\n__numbers__")
+    found = [
+        Resolver(seed, folder).resolve("__numbers__ {x|y} __two__") for seed in (0, 1, 2**32 - 1)
+    ]
+    assert found == EXPECTED_LINES
+
+
+EXPECTED_LINES = ["757 y 511 a", "847 x 255", "203 y 291"]
+
+
+def test_a_list_is_read_once_for_each_of_its_versions(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_file = Path.open
+
+    def noted(path: Path, *args: Any, **options: Any) -> Any:
+        opened.append(path.name)
+        return open_file(path, *args, **options)
+
+    write(folder, "colour", "red")
+    monkeypatch.setattr(Path, "open", noted)
+    for seed in range(8):
+        assert Resolver(seed, folder).resolve("__colour__ " * 100) == "red " * 100
+    assert opened == ["colour.txt"]
+    (folder / "new.txt").write_text("blue")
+    (folder / "new.txt").replace(folder / "colour.txt")
+    assert Resolver(0, folder).resolve("__colour__") == "blue"
+    assert opened.count("colour.txt") == 2
+
+
+def test_a_line_that_is_too_long_is_not_read(folder: Path) -> None:
+    write(folder, "long", "{x" + "|x" * MAX_TEXT + "}")
+    with pytest.raises(InputError, match=f"longer than {MAX_TEXT} characters"):
+        Resolver(0, folder).resolve("__long__")
 
 
 ELSEWHERE = ["../secret", "/etc/passwd", "a/../../secret", "a\\b", "a.b", ".."]

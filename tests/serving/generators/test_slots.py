@@ -383,27 +383,54 @@ def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
     run(test, slots=2, more_sizes=((16, 8),))
 
 
-def test_preparation_that_hangs_counts_as_stuck():
-    reached, go_on = threading.Event(), threading.Event()
+class Gate:
+    """A gate at which a pipeline's preparation waits."""
 
+    def __init__(self, pipe: FakePipeline) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        self._prepare, pipe.prepare = pipe.prepare, self.prepare
+
+    def prepare(self, *args: Any, **options: Any) -> Drawing:
+        self.reached.set()
+        assert self.open.wait(20)
+        return self._prepare(*args, **options)
+
+
+def test_slow_preparation_is_no_stuck_device_but_a_hung_one_is():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        prepare = pipe.prepare
-
-        def hang(*args: Any, **options: Any) -> Drawing:
-            reached.set()
-            assert go_on.wait(20)
-            return prepare(*args, **options)
-
-        pipe.prepare = hang
+        gate = Gate(pipe)
         pipe.let_all()
-        await generator.submit(wanted := one("hangs"))
-        await until(reached.is_set)
+        await generator.submit(wanted := one("slow"))
+        await until(gate.reached.is_set)
         assert generator.at_work
         generator._stuck_s = 0.0
+        assert not generator.stuck
+        await generator.submit(other := one("another"))
+        generator._running_s = 0.0  # it goes on although its request has ended
         assert generator.stuck
-        generator._stuck_s = 20.0
-        go_on.set()
-        assert ending(await follow(generator, wanted.id)) == Done("the end")
+        generator._stuck_s = generator._running_s = 20.0
+        gate.open.set()
+        for each in (wanted, other):
+            assert ending(await follow(generator, each.id)) == Done("the end")
+
+    run(test, slots=2)
+
+
+def test_a_request_that_ends_while_it_waits_for_its_preparation_is_not_prepared():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        gate = Gate(pipe)
+        pipe.let_all()
+        first, gone, last = one("first"), one("gone"), one("last")
+        await generator.submit(first)
+        await until(gate.reached.is_set)
+        await generator.submit(gone)
+        await until(lambda: generator._seated[gone.id].given == 1)
+        generator.cancel(gone.id)
+        gate.open.set()
+        await generator.submit(last)
+        for each in (first, last):
+            assert ending(await follow(generator, each.id)) == Done("the end")
+        assert [call["prompt"] for call in pipe.calls] == ["first", "last"]
 
     run(test, slots=2)
 
