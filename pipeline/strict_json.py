@@ -2,6 +2,8 @@
 
 import json
 import math
+import reprlib
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
@@ -10,6 +12,19 @@ from typing import Any
 from pipeline.errors import CheckpointError
 
 LARGEST = 2**20  # limit of a count or width in a configuration; more is a mistake or an attack
+
+
+def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; this is an `object_pairs_hook` of `json.loads`.
+
+    Raises:
+        ValueError: if it has two values of one name.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"it has {reprlib.repr(name)} twice")
+    return values
 
 
 class StrictJson:

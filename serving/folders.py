@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from pipeline.checkpoints.tensors import read_header
+
 log = logging.getLogger(__name__)
 
 SUFFIX = ".safetensors"
@@ -20,7 +22,6 @@ RESCAN_S = 1.0
 SETTLED_S = 1.0
 MOST_FILES = 1000  # more would make the description of the model too long for its readers
 _DEEPEST = 8  # levels of sub-folders
-_MOST_HEADER = 2**25  # bytes of a file's header; the largest published ones have 2**23
 
 Entry: TypeAlias = "os.DirEntry[str]"
 
@@ -191,6 +192,9 @@ class Folder:
     def _is_whole(self, file: File) -> bool:
         if file.version not in self._whole:
             self._whole[file.version] = is_whole(file.path)
+            if not self._whole[file.version]:
+                relative = file.path.relative_to(self._root).as_posix()
+                self._warn(f"has no complete safetensors file in {relative}, which is left out")
         return self._whole[file.version]
 
     def _warn(self, text: str) -> None:
@@ -223,16 +227,15 @@ def _stamp(path: Path) -> Stamp | None:
 def is_whole(path: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header tells of.
 
-    A file that is not complete is no error: it may still be copied.
+    A file that is not complete is no error: it may still be copied. One whose header is too large
+    to be read never is.
     """
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
             size = os.fstat(file.fileno()).st_size
-            if not 0 < length <= min(size, _MOST_HEADER):
-                return False
-            header = json.loads(file.read(length))
+            text = read_header(file)
+        header = json.loads(text)
         ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-        return 8 + length + max(ends, default=0) == size
+        return 8 + len(text) + max(ends, default=0) == size
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return False

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ DIFFUSERS_NOTE = "lora_adapter_metadata"
 # PEFT's own files have their configuration beside them.
 PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MAX_CONFIG_BYTES = 2**20
+MAX_PATTERNS = 2000  # in a configuration: one for each module of a network is enough
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Alphas:
 
     def _number(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
-            raise CheckpointError(f"{self.where}: alpha is {value!r}; expected a finite number")
+            raise CheckpointError(
+                f"{self.where}: alpha is {reprlib.repr(value)}; expected a finite number"
+            )
         return float(value)
 
 
@@ -64,14 +68,18 @@ def read_alphas(file: Path, metadata: Mapping[str, str]) -> Alphas:
     note = metadata.get(DIFFUSERS_NOTE)
     if note is not None:
         where = f"{file}: the note {DIFFUSERS_NOTE}"
+        _check_length(len(note), where)
         configs: dict[str, dict[str, Any]] = {}
         for key, value in _parse(note, where).items():
             network, _, name = key.partition(".")
             configs.setdefault(network, {})[name] = value
+        _check_patterns(configs.values(), where)
         return Alphas(where, configs)
     beside = file.with_name(PEFT_CONFIG)
     if file.name == PEFT_FILE and beside.is_file():
-        return Alphas(str(beside), {"": _parse(_text(beside), str(beside))})
+        config = _parse(_text(beside), str(beside))
+        _check_patterns([config], str(beside))
+        return Alphas(str(beside), {"": config})
     return Alphas(str(file), {})
 
 
@@ -81,9 +89,23 @@ def _text(file: Path) -> str:
             content = stream.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{file}: has more than {MAX_CONFIG_BYTES} bytes")
+    _check_length(len(content), str(file))
     return content.decode("utf-8", "replace")
+
+
+def _check_length(length: int, where: str) -> None:
+    if length > MAX_CONFIG_BYTES:
+        raise CheckpointError(f"{where}: has more than {MAX_CONFIG_BYTES} bytes")
+
+
+def _check_patterns(configs: Iterable[Mapping[str, Any]], where: str) -> None:
+    """Raise CheckpointError if a configuration has too many patterns: each module tries them."""
+    for config in configs:
+        patterns = config.get("alpha_pattern")
+        if isinstance(patterns, dict) and len(patterns) > MAX_PATTERNS:
+            raise CheckpointError(
+                f"{where}: alpha_pattern has {len(patterns)} keys; the most is {MAX_PATTERNS}"
+            )
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pipeline.request import (
     effective,
 )
 from pipeline.setting_kinds import MAX_SEED, Number, Texts
+from pipeline.strict_json import unique_names
 
 MAX_BYTES = 2**26  # of a file
 MAX_LINE = 2**16  # characters
@@ -253,21 +254,13 @@ def _size(given: Mapping[str, Any]) -> tuple[int, int] | None:
 def _parsed(text: str, where: str) -> dict[str, Any]:
     """Return the settings in a line of JSON, without those that are null."""
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+        found = json.loads(text, object_pairs_hook=unique_names, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(found, dict):
         right = '{"prompt": "a red star", "seed": 7}'
         raise InputError(f"{where}: not a JSON object; expected a line such as {right}")
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it has {max(names, key=names.count)!r} twice")
-    return found
 
 
 def _refused(name: str) -> NoReturn:

@@ -6,11 +6,12 @@ import math
 import os
 import re
 import stat
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import CheckpointError
 from pipeline.file_versions import Version
+from pipeline.strict_json import unique_names
 
 STEMS = ("diffusion_pytorch_model", "model")
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".pkl", ".msgpack")
@@ -30,8 +32,12 @@ DTYPES = {
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
 }
-# The headers of published files have less than 1 MiB; training notes may add some.
-MAX_HEADER_BYTES = 32 * 2**20
+# The headers of published files have at most 8 MiB, most of which are notes of the training.
+MAX_HEADER_BYTES = 16 * 2**20
+# Strings of a header: five for each tensor, of which published files have less than 20,000.
+MAX_STRINGS = 250_000
+MAX_NAME = 1000  # characters of a tensor's name
+MAX_AXES = 8
 METADATA = "__metadata__"
 
 
@@ -260,6 +266,27 @@ def open_file(path: Path, unused: re.Pattern[str] | None = None) -> TensorFiles:
         return TensorFiles(path, shard.tensors(unused), resources.pop_all(), shard.metadata)
 
 
+def read_header(file: BinaryIO) -> bytes:
+    """Read the header of a safetensors file, to be parsed as JSON.
+
+    Args:
+        file: the file, which was just opened.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if the header is so large that parsing it would take long.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {length} bytes; the most is {MAX_HEADER_BYTES}")
+    header = file.read(length)
+    # A quote that ends a string may follow two backslashes, one that begins it none.
+    strings = (header.count(b'"') - header.count(b'\\"')) // 2
+    if strings > MAX_STRINGS:
+        raise ValueError(f"its header has {strings} strings; the most is {MAX_STRINGS}")
+    return header
+
+
 def _list_folder(folder: Path) -> list[str]:
     try:
         return [f"{folder.name}/{path.name}" for path in folder.iterdir()]
@@ -397,21 +424,32 @@ class _Shard:
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """Return the header, and the position of the data behind it."""
-        length = int.from_bytes(self._file.read(8), "little")
-        if MAX_HEADER_BYTES < length < self.version.size:
-            raise self._damaged(f"its header has {length} bytes; the most is {MAX_HEADER_BYTES}")
+        try:
+            text = read_header(self._file)
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
         try:
             # The library checks the header: its offsets, shapes and dtypes, and the file's length.
             safe_open(self.path, framework="np").__enter__().__exit__(None, None, None)
         except SafetensorError as error:
-            raise self._damaged(str(error)) from error
+            raise self._damaged(textwrap.shorten(str(error), 200)) from error
         if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
             raise self._damaged("it was replaced while it was opened")
         try:
-            header = json.loads(self._file.read(length), object_pairs_hook=_unique)
+            header = json.loads(text, object_pairs_hook=unique_names)
         except (ValueError, RecursionError) as error:
             raise self._damaged(str(error)) from error
-        return header, 8 + length
+        self._check_entries(header)
+        return header, 8 + len(text)
+
+    def _check_entries(self, header: Mapping[str, Any]) -> None:
+        """Raise CheckpointError for more than messages and what follows can do with."""
+        names = header.keys() - {METADATA}
+        if (longest := max(map(len, names), default=0)) > MAX_NAME:
+            raise self._damaged(f"a tensor's name has {longest} characters; the most is {MAX_NAME}")
+        axes = max((len(header[name]["shape"]) for name in names), default=0)
+        if axes > MAX_AXES:
+            raise self._damaged(f"a tensor has {axes} axes; the most is {MAX_AXES}")
 
     def _unreadable(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}")
@@ -420,14 +458,3 @@ class _Shard:
         return CheckpointError(
             f"{self.path}: not a complete safetensors file ({reason}); fetch it again"
         )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of a header; two values of one name are an error."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(
-            f"{next(name for name in names if names.count(name) > 1)!r} is there twice"
-        )
-    return found

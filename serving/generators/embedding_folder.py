@@ -9,7 +9,7 @@ from threading import Lock
 from pipeline import CheckpointError, InputError, SDXLPipeline
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.text.embeddings import is_embedding_name
-from serving.folders import File, Folder, Listing
+from serving.folders import File, Folder, Listing, Stamp
 from serving.generator import Embedding
 
 log = logging.getLogger(__name__)
@@ -20,8 +20,8 @@ _MOST_NAMED = 10  # files in a line of the log
 class EmbeddingFolder:
     """A folder with textual inversions, and the pipeline that loads them.
 
-    A file that cannot be used is logged and left out; its name is then an ordinary word. `clock` is
-    that of `Folder`.
+    A file that cannot be used is logged and left out until it changes; its name is then an ordinary
+    word. `clock` is that of `Folder`.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class EmbeddingFolder:
         self._lock = Lock()
         self._listing = Listing()
         self._loaded: dict[str, File] = {}
+        self._unusable: set[tuple[Path, Stamp]] = set()
 
     def refresh(self) -> None:
         """Let the pipeline's embeddings be those in the folder. Any thread may call this."""
@@ -46,8 +47,9 @@ class EmbeddingFolder:
             for name in list(self._loaded):
                 if name not in listing.files:
                     self._forget(name)
+            self._unusable &= {file.version for file in listing.files.values()}
             for name, file in listing.files.items():
-                if self._loaded.get(name) != file:
+                if self._loaded.get(name) != file and file.version not in self._unusable:
                     self._load(name, file)
 
     def describe(self) -> tuple[Embedding, ...]:
@@ -73,6 +75,7 @@ class EmbeddingFolder:
             self._pipe.load_embedding(file.path, name, replace=name in self._loaded)
         except (CheckpointError, InputError) as error:
             log.warning("An embedding is left out: %s", error)
+            self._unusable.add(file.version)
             if name in self._loaded:
                 self._forget(name)
         else:

@@ -2,11 +2,12 @@
 
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline import DeviceError, SDXLPipeline
 from pipeline.errors import raise_if_cancelled
 from serving.folders import File, Stamp
 from serving.generator import ErrorKind, RequestError
@@ -17,17 +18,31 @@ log = logging.getLogger(__name__)
 
 # Bytes of the files whose LoRAs are kept. A LoRA of SDXL has 20 to 900 MB, most have 220.
 MOST_BYTES = 2 * 2**30
+# Seconds of a processor that loading a LoRA may take; the largest ones take a few.
+MOST_SECONDS = 60.0
 
 
 class LoadedLoras:
     """LoRAs that are loaded when they are first asked for; the latest ones asked for are kept.
 
-    Its methods change the pipeline, so they run on the thread that draws.
+    Its methods change the pipeline, so one thread at a time calls them. A file that cannot be used,
+    or takes too long, is logged and not tried again until it changes.
+
+    Args:
+        pipe: the pipeline.
+        folder: the folder of the LoRAs.
+        clock: the time in seconds that the calling thread has computed.
     """
 
-    def __init__(self, pipe: SDXLPipeline, folder: LoraFolder) -> None:
+    def __init__(
+        self,
+        pipe: SDXLPipeline,
+        folder: LoraFolder,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._pipe = pipe
         self._folder = folder
+        self._clock = clock
         self._loaded: OrderedDict[str, File] = OrderedDict()  # the latest one asked for is last
         self._unusable: set[tuple[Path, Stamp]] = set()
 
@@ -52,6 +67,7 @@ class LoadedLoras:
     def _tidy(self) -> None:
         """Remove the LoRAs whose files were removed or replaced."""
         files = self._folder.look().files
+        self._unusable &= {file.version for file in files.values()}
         for name, file in list(self._loaded.items()):
             if name not in files or files[name].version != file.version:
                 self._unload(name)
@@ -62,18 +78,33 @@ class LoadedLoras:
         file = self._folder.look().files.get(name)
         if file is None:
             raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")
-        unusable = Message(Code.UNUSABLE_LORA, {"value": name})
         if file.version in self._unusable:
-            raise RequestError(unusable, field="loras")
+            raise _unusable(name)
+        began = self._clock()
         try:
             self._pipe.load_lora(file.path, name)
         except Exception as error:  # the file may hold anything
             log.error("The LoRA %s cannot be used: %s", name, error)
-            if isinstance(error, CheckpointError | InputError):
+            if not isinstance(error, DeviceError | MemoryError):  # there may be memory later
                 self._unusable.add(file.version)
-            raise RequestError(unusable, ErrorKind.INVALID, field="loras") from error
+            raise _unusable(name) from error
         self._loaded[name] = file
+        if (seconds := self._clock() - began) > MOST_SECONDS:
+            log.error(
+                "The LoRA %s cannot be used: to load it took %.0f s; the most is %.0f s",
+                name,
+                seconds,
+                MOST_SECONDS,
+            )
+            self._unusable.add(file.version)
+            self._unload(name)
+            raise _unusable(name)
 
     def _unload(self, name: str) -> None:
         del self._loaded[name]
         self._pipe.unload_lora(name)
+
+
+def _unusable(name: str) -> RequestError:
+    message = Message(Code.UNUSABLE_LORA, {"value": name})
+    return RequestError(message, ErrorKind.INVALID, field="loras")

@@ -1,6 +1,7 @@
 """LoRAs in a folder of the operator's, with what their files tell about them."""
 
 import hashlib
+import heapq
 import io
 import json
 import logging
@@ -14,6 +15,7 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
+from pipeline.checkpoints.tensors import read_header
 from pipeline.text.loras import is_lora_name
 from serving.folders import File, Folder, Listing
 from serving.generator import Lora
@@ -30,7 +32,6 @@ SIDE = 160  # width and height of a thumbnail in pixels
 _QUALITY = 80
 _KEPT = 256  # thumbnails, of about 5 KB each
 # Limits of what is read, whatever a file says.
-_MOST_HEADER = 2**25  # bytes; `serving.folders` lists no file with more
 _MOST_INFO = 2**20  # bytes of a text beside a file
 _MOST_PICTURE = 2**25  # bytes of a picture beside a file
 _MOST_PIXELS = 2**26
@@ -133,13 +134,10 @@ def _header(path: Path) -> tuple[dict[str, Any], str]:
     Reading all of a folder's files to tell them apart would take minutes.
     """
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > _MOST_HEADER:
-            raise ValueError("its header is too long")
-        header = file.read(length)
+        header = read_header(file)
         size = file.seek(0, io.SEEK_END)
         digest = hashlib.sha256(b"%d " % size + header)
-        for start in (8 + length, max(8 + length, size - _SAMPLE)):
+        for start in (8 + len(header), max(8 + len(header), size - _SAMPLE)):
             file.seek(start)
             digest.update(file.read(_SAMPLE))
     return _mapping(_mapping(json.loads(header)).get("__metadata__")), digest.hexdigest()
@@ -189,7 +187,8 @@ def _words(
 def _split(value: Any) -> tuple[str, ...]:
     """Return the words in a text with commas, or in a list of such texts, without repetition."""
     texts = value[: _MOST_INFO // 16] if isinstance(value, list) else [value]
-    parts = (part for text in texts if isinstance(text, str) for part in re.split(r"[,\n]", text))
+    texts = (text[:_MOST_INFO] for text in texts if isinstance(text, str))
+    parts = (part for text in texts for part in re.split(r"[,\n]", text))
     words = dict.fromkeys(filter(None, map(_line, parts)))
     return tuple(words)[:MOST_WORDS]
 
@@ -205,7 +204,7 @@ def _frequent(value: Any) -> Iterator[str]:
         for tag, count in _mapping(tags).items():
             if isinstance(count, int):
                 counts[tag] = counts.get(tag, 0) + count
-    for tag in sorted(counts, key=lambda tag: -counts[tag])[:_FREQUENT]:
+    for tag in heapq.nlargest(_FREQUENT, counts, key=lambda tag: counts[tag]):
         yield tag.replace(",", " ")
 
 

@@ -111,13 +111,22 @@ def test_a_file_that_was_written_just_now_waits_for_a_second_look(
     "header",
     [b"[]", b"1", b'{"a": 1}', b'{"a": {"data_offsets": "x"}}', b"[" * 10_000, b"\xff", b"{"],
 )
-def test_damaged_files_are_left_out(folder: Folder, clock: Clock, tmp_path: Path, header: bytes):
+def test_damaged_files_are_left_out(
+    folder: Folder,
+    clock: Clock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    header: bytes,
+):
     content = len(header).to_bytes(8, "little") + header
     (tmp_path / "a.safetensors").write_bytes(content)
     (tmp_path / "b.safetensors").write_bytes(b"\xff" * 100)
     (tmp_path / "folder.safetensors").mkdir()
     os.mkfifo(tmp_path / "pipe.safetensors")
-    assert names(folder, clock) == []
+    assert names(folder, clock) == names(folder, clock) == []
+    for name in "ab":
+        said = f"LORA_DIR has no complete safetensors file in {name}.safetensors"
+        assert caplog.text.count(said) == 1
 
 
 def test_two_files_of_one_name_are_not_used(
@@ -178,6 +187,17 @@ def test_the_number_of_files_is_limited(
     for i in range(5):
         write(tmp_path / f"{i}.safetensors")
     assert names(folder, clock) == ["0", "1", "2"]
+
+
+def test_a_header_of_very_many_tensors_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({f"n{i}": entry for i in range(60_000)}).encode()
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is parsed"))
+    assert not folders.is_whole(file)
 
 
 def test_an_empty_file_of_no_tensors_is_whole(tmp_path: Path):

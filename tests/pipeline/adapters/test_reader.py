@@ -166,6 +166,22 @@ def test_alpha_of_the_note_that_diffusers_writes(linear, note: dict, right: floa
     assert scale(file) == pytest.approx(right)
 
 
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        ({"unet.alpha_pattern": {str(i): 1 for i in range(2001)}}, "alpha_pattern has 2001 keys"),
+        ({"unet.lora_alpha": "x" * 2**20}, "has more than 1048576 bytes"),
+        ({"unet.lora_alpha": "x" * 2**19}, "alpha is 'xxx"),
+    ],
+)
+def test_notes_that_would_take_long(linear, note: dict, message: str) -> None:
+    tensors, file = linear
+    save_file(tensors, file, metadata={"lora_adapter_metadata": json.dumps(note)})
+    refused = refusal(file)
+    assert message in refused
+    assert len(refused) < 500
+
+
 def test_alpha_of_the_configuration_beside_a_file_of_peft(linear) -> None:
     tensors, file = linear
     file = file.with_name("adapter_model.safetensors")

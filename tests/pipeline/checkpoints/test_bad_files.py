@@ -133,6 +133,12 @@ HEADERS = {
         b'{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16], "data_offsets": [16, 32]},'
         b' "b": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}'
     ),
+    "too many tensors": content(
+        {f"n{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(60_000)},
+        b"",
+    ),
+    "a long name": content({"a" * 2000: ENTRIES["a"], "b": ENTRIES["b"]}),
+    "many axes": changed(shape=[1] * 100 + [2, 3]),
     "text behind it": raw(json.dumps(ENTRIES).encode() + b"{}"),
     "notes that are no texts": content(ENTRIES | {"__metadata__": {"format": 3}}),
     "notes that are no object": content(ENTRIES | {"__metadata__": ["pt"]}),

@@ -91,6 +91,21 @@ def test_bad_files_are_logged_and_left_out(
         assert said in caplog.text
 
 
+def test_a_bad_file_is_read_and_logged_once(
+    pipe: SDXLPipeline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_file({"emb_params": np.ones((1, 3), np.float32)}, tmp_path / "wrong.safetensors")
+    folder = Watched(pipe, tmp_path)
+    for name in ("one", "two"):
+        save(pipe, tmp_path / f"{name}.safetensors")
+        folder.refresh()
+        assert name in pipe.embeddings
+    assert caplog.text.count("An embedding is left out") == 1
+    save(pipe, tmp_path / "wrong.safetensors")
+    folder.refresh()
+    assert "wrong" in pipe.embeddings
+
+
 def test_a_file_that_is_damaged_later_is_forgotten(pipe: SDXLPipeline, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
     save(pipe, file)

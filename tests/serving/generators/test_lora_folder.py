@@ -87,6 +87,17 @@ def test_hostile_metadata_is_bounded(tmp_path: Path):
     assert all(len(word) <= lora_folder.LONGEST for word in lora.words)
 
 
+def test_few_trigger_words_of_a_long_phrase_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path / "x.safetensors", **{"modelspec.trigger_phrase": "a," * (2 * 10**6)})
+    lines: list[object] = []
+    line = lora_folder._line
+    monkeypatch.setattr(lora_folder, "_line", lambda value: lines.append(value) or line(value))
+    assert described(tmp_path)["x"].words == ("a",)
+    assert len(lines) < lora_folder._MOST_INFO
+
+
 def test_the_digest_tells_files_apart(tmp_path: Path):
     for name, value in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
         save_file({"a": np.full(4, value, np.float32)}, tmp_path / f"{name}.safetensors")

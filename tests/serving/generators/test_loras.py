@@ -1,6 +1,7 @@
 """LoRAs of a folder in the local generator: loading, and the order of requests that use them."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from pipeline import Cancelled, DeviceError
 from serving.generator import Done, Error, Request, RequestError
 from serving.generators import loaded_loras
+from serving.generators.loaded_loras import LoadedLoras
 from serving.generators.local import LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.messages import Code, Message
@@ -157,6 +160,59 @@ def test_a_file_that_cannot_be_used_hurts_no_other_request(
         assert isinstance(ending(await draw(generator, request(loras="a:1"))), Done)
 
     run(folder, test)
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(KeyError("a secret"), 1), (DeviceError("too little memory"), 2)]
+)
+def test_a_file_that_fails_is_tried_again_only_for_want_of_memory(
+    folder: Path, caplog: pytest.LogCaptureFixture, error: Exception, tries: int
+):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        def fail(source: Path, name: str) -> str:
+            raise error
+
+        pipe.load_lora = fail
+        for _ in range(2):
+            message = error_of(await draw(generator, request(loras="a:1")))
+            assert message == Message(Code.UNUSABLE_LORA, {"value": "a"})
+        assert caplog.text.count("The LoRA a cannot be used") == tries
+
+    run(folder, test)
+
+
+def test_a_file_that_takes_too_long_is_not_loaded_again_until_it_changes(
+    folder: Path, caplog: pytest.LogCaptureFixture
+):
+    pipe, now = FakePipeline(), [0.0]
+    load = pipe.load_lora
+
+    def slowly(source: Path, name: str) -> str:
+        now[0] += loaded_loras.MOST_SECONDS + (1 if name == "a" else -1)
+        return load(source, name)
+
+    pipe.load_lora = slowly
+    loras = LoadedLoras(pipe.as_pipeline(), LoraFolder(folder), clock=lambda: now[0])
+    going_on = threading.Event()
+    for _ in range(2):
+        with pytest.raises(RequestError) as refused:
+            loras.prepare(["a"], going_on)
+        assert refused.value.message == Message(Code.UNUSABLE_LORA, {"value": "a"})
+        loras.prepare(["b"], going_on)
+    assert pipe.loads == [("load", "a"), ("unload", "a"), ("load", "b")]
+    assert caplog.text.count("to load it took 61 s; the most is 60 s") == 1
+    write(folder, "a", 300)
+    with pytest.raises(RequestError):
+        loras.prepare(["a"], going_on)
+    assert pipe.loads[3:] == [("load", "a"), ("unload", "a")]
+
+
+def test_no_lora_is_loaded_for_a_cancelled_request(folder: Path):
+    pipe, cancelled = FakePipeline(), threading.Event()
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        LoadedLoras(pipe.as_pipeline(), LoraFolder(folder)).prepare(["a"], cancelled)
+    assert not pipe.loads
 
 
 def test_files_that_are_replaced_or_removed(folder: Path):
