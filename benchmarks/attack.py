@@ -333,12 +333,13 @@ def program(folder: Path) -> list[str]:
 def run(instance: Instance, seconds: float) -> dict[str, Any]:
     """Run every attack, for `seconds` in total, and report its effect."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
+        seconds_each = seconds / len(ATTACKS)
         for how in ATTACKS:  # a warm-up: caches that are filled once are not a leak
-            attacked(attackers, instance.url, how, 2.0)
+            attacked(attackers, instance.url, how, min(2.0, seconds_each))
         before = instance.usage().memory_mb
         report: dict[str, Any] = {"memory_before_mb": round(before)}
         for how in ATTACKS:
-            effect = attacked(attackers, instance.url, how, seconds / len(ATTACKS))
+            effect = attacked(attackers, instance.url, how, seconds_each)
             report[how.__name__] = effect | {"memory_mb": round(instance.usage().memory_mb)}
             print(how.__name__, report[how.__name__], flush=True)
     report["memory_after_mb"] = round(instance.usage().memory_mb)
