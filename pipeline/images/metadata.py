@@ -153,7 +153,8 @@ def to_text(settings: Settings) -> str:
 def from_text(text: str) -> Settings:
     """Parse the settings in a text that `to_text` or AUTOMATIC1111 wrote; ignore other keys.
 
-    The prompts of other programs are in AUTOMATIC1111's syntax.
+    The prompts of other programs are in AUTOMATIC1111's syntax. Plain text is found in those of at
+    most `wildcards.MAX_TEXT` characters; longer ones are not read.
 
     Raises:
         MetadataError: if there is no line of settings, or a value in it has the wrong type.

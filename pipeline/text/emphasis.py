@@ -16,6 +16,7 @@ import numpy as np
 
 STEP = 1.1  # the weight of round brackets; square ones divide by it
 MAX_EMPHASIS = 100.0  # larger weights count as this, so that all numbers stay finite
+MAX_DEPTH = 100  # brackets of one kind inside each other that weigh a text; more weigh nothing
 # The quantifiers are possessive, so that no text takes more than linear time.
 _TOKEN = re.compile(
     r"\\[()\[\]\\]?+|[(\[]|:\s*+([+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++))\s*+\)|[)\]]"
@@ -73,7 +74,9 @@ class _Reader:
                 self._close(bracket, factor)
 
     def _close(self, bracket: str, factor: float) -> None:
-        self.ranges.append(_Range(self._open[bracket].pop(), len(self.texts), factor))
+        start = self._open[bracket].pop()
+        if len(self._open[bracket]) < MAX_DEPTH:
+            self.ranges.append(_Range(start, len(self.texts), factor))
 
     def _write(self, token: str) -> None:
         first, *others = _BREAK.split(token)

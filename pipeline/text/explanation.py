@@ -6,7 +6,7 @@ from pipeline.errors import InputError
 from pipeline.text.emphasis import Section
 from pipeline.text.loras import parse_loras, take_tags
 from pipeline.text.prompt_syntax import A1111, PLAIN, SYNTAXES, read_prompt
-from pipeline.text.wildcards import find_lists, longest_choice
+from pipeline.text.wildcards import MAX_TEXT, find_lists, longest_choice
 
 
 @dataclass(frozen=True)
@@ -61,5 +61,10 @@ def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
 
 
 def reads_as_plain(prompt: str) -> bool:
-    """Return whether a prompt means the same in all syntaxes."""
+    """Return whether a prompt means the same in all syntaxes.
+
+    One of more than `MAX_TEXT` characters is not read, and counts as one that does not.
+    """
+    if len(prompt) > MAX_TEXT:
+        return False
     return not prompt or explain(prompt, A1111, 1) == explain(prompt, PLAIN, 1)

@@ -17,7 +17,8 @@ MAX_WEIGHT = 4.0  # of a LoRA; the lowest is its negative
 LORA_NAME = r"[^\s:,<>\x00-\x1f\x7f](?:[^:,<>\x00-\x1f\x7f]{0,98}[^\s:,<>\x00-\x1f\x7f])?"
 _WEIGHT = r"[+-]?[0-9]{1,3}(?:\.[0-9]{1,20})?"
 _LORA = re.compile(rf"({LORA_NAME}):({_WEIGHT})(?::({_WEIGHT}))?")
-_TAG = re.compile(r"[ \t]{0,100}<lora:([^<>]{1,300})>")
+# Spaces are looked at from the first of them only, so that no text takes more than linear time.
+_TAG = re.compile(r"(?:(?<![ \t])[ \t]++)?<lora:([^<>]{1,300})>")
 _TAG_WEIGHT = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _DECIMALS = 20
 

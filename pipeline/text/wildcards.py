@@ -23,7 +23,8 @@ MAX_TEXT = 20_000  # characters of a resolved prompt
 MAX_DEPTH = 10  # files that name others
 MAX_LINES = 1000  # lines that the prompts of a request take from files
 _TOKEN = re.compile(r"[^\\{}\[\]|]++|\\[\s\S]?|[\s\S]")
-_COUNT = re.compile(r"\s*+([0-9]{1,2})\$\$")
+_COUNT = re.compile(r"([0-9]{1,2})\$\$")
+_COUNT_SIZE = 4  # characters that it matches at most
 _NAME = re.compile(r"[\w-]++(?:/[\w-]++)*+")
 # A name begins and ends with no underscore or space, so that "____" is text.
 _WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
@@ -142,29 +143,36 @@ class _Longest(Resolver):
     def __init__(self) -> None:
         super().__init__(0, None)
 
-    def _pick(self, options: list[str]) -> str:
-        return options.pop(options.index(max(options, key=len)))
+    def _choose(self, parts: list[str], bracket: _List) -> None:
+        options, wanted = _options(parts, bracket)
+        if options:
+            longest = sorted(options, key=len, reverse=True)[:wanted]
+            parts[bracket.start :] = [", ".join(longest)]
 
     def _line(self, name: str, depth: int) -> str:
         return f"__{name}__"
 
 
-class _Finder(_Longest):
-    """Leaves all lists as they are, and notes those that are not inside another one."""
+class _Finder(Resolver):
+    """Notes the lists of a text that are not inside another one, and leaves all as they are.
 
-    def __init__(self) -> None:
-        super().__init__()
-        # The place of its first part, the list, its options, and how many of them to choose.
-        self.found: list[tuple[int, str, list[str], int]] = []
+    Attributes:
+        parts: the text.
+        lists: the brackets, and the places after their last parts.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(0, None)
+        self.parts: list[str] = []
+        self.lists: list[tuple[_List, int]] = []
+        self._without_lists(text)
 
     def _choose(self, parts: list[str], bracket: _List) -> None:
-        options, wanted = _options(parts, bracket)
-        if not options:
-            return
-        parts[bracket.start :] = ["".join(parts[bracket.start :])]
-        while self.found and self.found[-1][0] > bracket.start:
-            self.found.pop()
-        self.found.append((bracket.start, parts[-1], options, wanted))
+        self.parts = parts
+        if bracket.bars or _count(parts, bracket):
+            while self.lists and self.lists[-1][0].start > bracket.start:
+                self.lists.pop()
+            self.lists.append((bracket, len(parts)))
 
 
 def longest_choice(text: str) -> str:
@@ -174,12 +182,14 @@ def longest_choice(text: str) -> str:
 
 def find_lists(text: str) -> list[str]:
     """Return the lists of a text as they are written, without those inside other ones."""
-    finder = _Finder()
-    finder.resolve(text)
-    found = [each for _, each, *_ in finder.found]
-    for each in found:
-        text = text.replace(each, " ", 1)
-    return [*found, *(match[0] for match in _WILDCARD.finditer(text))]
+    finder = _Finder(text)
+    parts, lists, others, end = finder.parts or [text], [], [], 0
+    for bracket, list_end in finder.lists:
+        lists.append("".join(parts[bracket.start : list_end]))
+        others += [*parts[end : bracket.start], " "]
+        end = list_end
+    others = "".join([*others, *parts[end:]])
+    return [*lists, *(match[0] for match in _WILDCARD.finditer(others))]
 
 
 def options_of(found: str) -> tuple[list[str], int]:
@@ -187,11 +197,22 @@ def options_of(found: str) -> tuple[list[str], int]:
 
     A list in a file is its own only option.
     """
-    finder = _Finder()
-    finder.resolve(found)
-    for _, _, options, wanted in finder.found:
-        return options, wanted
+    finder = _Finder(found)
+    for bracket, end in finder.lists:
+        return _options(finder.parts[:end], bracket)
     return [found], 1
+
+
+def _count(parts: list[str], bracket: _List) -> re.Match[str] | None:
+    """Match the number with which the first option of a list may begin.
+
+    Few parts are joined for it, because brackets that enclose no list may be nested deeply.
+    """
+    beginning, place = "", bracket.start + 1
+    while len(beginning) < _COUNT_SIZE and place < len(parts):
+        beginning = (beginning + parts[place]).lstrip()
+        place += 1
+    return _COUNT.match(beginning)
 
 
 def _options(parts: list[str], bracket: _List) -> tuple[list[str], int]:
@@ -199,13 +220,13 @@ def _options(parts: list[str], bracket: _List) -> tuple[list[str], int]:
 
     There are none if the bracket encloses no list.
     """
+    count = _count(parts, bracket)
+    if count is None and not bracket.bars:
+        return [], 0
     ends = [bracket.start, *bracket.bars, len(parts) - 1]
     options = ["".join(parts[a + 1 : b]) for a, b in pairwise(ends)]
-    count = _COUNT.match(options[0])
-    if count is None and len(options) == 1:
-        return [], 0
     if count is not None:
-        options[0] = options[0][count.end() :]
+        options[0] = options[0].lstrip()[count.end() :]
     return options, min(1 if count is None else int(count[1]), len(options))
 
 

@@ -371,6 +371,14 @@ def test_values_of_the_wrong_kind(old: str, new: str, message: str) -> None:
         from_text(TEXT.replace(old, new))
 
 
+@pytest.mark.parametrize("prompt", ["{" * 2**18 + "}" * 2**18, "(a" * 2**18, "a " * 2**18])
+def test_a_long_prompt_of_another_program_is_not_read(prompt: str) -> None:
+    """Reading the nested brackets would take hours."""
+    last = "Steps: 20, Sampler: Euler, Seed: 1"
+    for text in (f"{prompt}\n{last}", f"a\nNegative prompt: {prompt}\n{last}"):
+        assert from_text(text).prompt_syntax == "a1111"
+
+
 @pytest.mark.parametrize("piece", ["a", " ", "a:", '"', 'a: "', "a: \\", ",", "\n", "a b-/"])
 def test_any_text_is_read_in_linear_time(piece: str) -> None:
     start = time.thread_time()

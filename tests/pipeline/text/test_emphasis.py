@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.emphasis import MAX_EMPHASIS, Fragment, read_emphasis
+from pipeline.text.emphasis import MAX_DEPTH, MAX_EMPHASIS, Fragment, read_emphasis
 
 # The cases that AUTOMATIC1111's source documents, as facts.
 DOCUMENTED = {
@@ -78,6 +78,12 @@ def test_breaks(prompt, expected):
 
 def test_a_text_without_signs_is_one_fragment():
     assert read_emphasis("a fox, 8k <x> {y}") == ((Fragment("a fox, 8k <x> {y}", 1.0),),)
+
+
+def test_only_so_many_nested_brackets_weigh():
+    deepest = read_emphasis("[" * MAX_DEPTH + "a")
+    assert deepest[0][0].weight > 0
+    assert read_emphasis("[" * (MAX_DEPTH + 50) + "a" + "]" * 20) == deepest
 
 
 @given(ODD | st.text())

@@ -8,6 +8,7 @@ from pipeline.errors import InputError
 from pipeline.text.emphasis import Fragment
 from pipeline.text.explanation import Explanation, Text, explain, reads_as_plain
 from pipeline.text.prompt_syntax import A1111, PLAIN, read_prompt
+from pipeline.text.wildcards import MAX_TEXT
 
 ODD = st.text(alphabet="ab ()[]{}:|\\<>_,15.$", max_size=40)
 
@@ -82,6 +83,8 @@ def test_prompts_that_read_as_plain_are_drawn_alike(prompt: str):
         ("{a|a}", False),
         ("__a__", False),
         ("a <lora:b>", False),
+        ("a" * MAX_TEXT, True),
+        ("a" * (MAX_TEXT + 1), False),
     ],
 )
 def test_which_prompts_read_as_plain(prompt: str, is_plain: bool):

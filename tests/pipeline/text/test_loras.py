@@ -46,6 +46,10 @@ def test_tags_of_unknown_loras(prompt: str, rest: str, missing: list[str]) -> No
     assert without_unknown_tags(prompt, {"pixel"}) == (rest, missing)
 
 
+def test_all_spaces_before_a_tag_go_with_it() -> None:
+    assert take_tags("a" + " \t" * 500 + "<lora:b>  c") == ("a  c", "b:1")
+
+
 def test_too_many_tags_stay() -> None:
     prompt = " ".join(f"<lora:{i}:1>" for i in range(9))
     assert take_tags(prompt) == (prompt, "")

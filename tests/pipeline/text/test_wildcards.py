@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.text.wildcards import MAX_FILE, MAX_TEXT, Resolver
+from pipeline.text.wildcards import (
+    MAX_FILE,
+    MAX_TEXT,
+    Resolver,
+    find_lists,
+    longest_choice,
+    options_of,
+)
 
 ODD = st.lists(st.sampled_from([*"{}[]|\\_$2", "a", "__", "2$$", "{a|b}"]), max_size=40).map(
     "".join
@@ -180,3 +187,30 @@ def test_any_text_is_resolved(text: str, seed: int) -> None:
 def test_long_texts(piece: str) -> None:
     Resolver(0, None).resolve(piece * 10_000)
     Resolver(0, None).resolve(piece * 5_000 + "}" * 5_000)
+
+
+@given(ODD)
+def test_lists_are_found_as_they_are_written(text: str) -> None:
+    for found in find_lists(text):
+        options, wanted = options_of(found)
+        assert found in text
+        assert wanted <= len(options)
+        if found.startswith("{") and not find_lists("".join(options)):
+            longest = sorted(options, key=len, reverse=True)[:wanted]
+            assert longest_choice(found) == ", ".join(longest)
+
+
+@pytest.mark.parametrize(
+    ("opening", "inside", "closing"),
+    [("{", "", "}"), ("{ ", "", "}"), ("{a", "a|b", "}"), ("{", "2$$a|b", "}"), ("{[", "a", "]}")],
+)
+def test_deep_nesting_takes_linear_time(opening: str, inside: str, closing: str) -> None:
+    """Joining the inside of each bracket would take minutes."""
+    depth = 200_000
+    text = opening * depth + inside + closing * depth
+    assert len(longest_choice(text)) <= len(text)
+    assert len(find_lists(text)) == ("|" in inside)
+
+
+def test_a_list_is_found_where_it_is() -> None:
+    assert find_lists(r"\{a|b}__{a|b}c__") == ["{a|b}"]
