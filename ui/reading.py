@@ -1,8 +1,8 @@
 """How prompts are read, and how long they are: a line under each of both prompts' fields."""
 
-import asyncio
 import string
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
@@ -13,11 +13,12 @@ from pipeline.request import GenerateRequest, with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
 from pipeline.text.prompt_syntax import A1111
 from pipeline.text.wildcards import options_of
-from serving.generator import MAX_CHARACTERS, Generator, Length, Model
+from serving.generator import MAX_CHARACTERS, Generator, Length, Model, RequestError
 from serving.messages import short
+from serving.requests import readers
 from ui import form, i18n, status
 from ui.events import AT_ONCE
-from ui.form import Fields, Form
+from ui.form import Fields, Form, Visitor
 from ui.styles import Style
 
 _QUOTED = 40  # characters of a part of a prompt
@@ -45,11 +46,11 @@ def connect(
 ) -> None:
     """Keep the lines under the prompt and the negative prompt up to date."""
 
-    async def length(*values: Any) -> tuple[str, str]:
+    async def length(sender: gr.Request, *values: Any) -> tuple[str, str]:
         given = zip(_FIELDS, values, strict=True)
         # A text field that was never in view may be sent as None.
         sent = {name: value for name, value in given if value is not None}
-        return await told(Fields(**sent), generator, styles)
+        return await told(Fields(**sent), Visitor.behind(sender).address, generator, styles)
 
     fields = [form.parts[name] for name in _FIELDS]
     at, steps = _FIELDS.index("steps"), form.parts["steps"]
@@ -66,11 +67,11 @@ def connect(
 
 
 async def told(
-    fields: Fields, generator: Generator, styles: Mapping[str, Style]
+    fields: Fields, address: str, generator: Generator, styles: Mapping[str, Style]
 ) -> tuple[str, str]:
     """Return the HTML of both lines, about the prompts with the words of the style.
 
-    There is none about prompts that are refused.
+    There is none about prompts that are refused, or while an address asks too often.
     """
     model, negative = generator.model, fields.negative_prompt
     if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
@@ -84,10 +85,10 @@ async def told(
     try:
         steps = _steps(fields, model)
         shown = [
-            await _line(texts, fields.prompt_syntax, steps, generator)
+            await _line(texts, fields.prompt_syntax, steps, address, generator)
             for texts in (prompts, negatives)
         ]
-    except InputError:  # Generate tells why
+    except (InputError, RequestError):  # Generate tells why
         return status.EMPTY, status.EMPTY
     return shown[0], shown[1]
 
@@ -101,15 +102,23 @@ def _steps(fields: Fields, model: Model) -> int:
     return min(max(with_recipe(asked, model.recipes).steps, 1), model.max_inference_steps)
 
 
-async def _line(texts: Sequence[str], syntax: str, steps: int, generator: Generator) -> str:
+async def _line(
+    texts: Sequence[str], syntax: str, steps: int, address: str, generator: Generator
+) -> str:
+    workers = readers.of_prompts()
     found: list[str] = []
     lengths: list[Length] = []
     for text in texts:
-        found += parts(await asyncio.to_thread(explain, text, syntax, steps))
-        length = await generator.measure(text, syntax, steps)
+        found += await workers.run(address, partial(_read, text, syntax, steps))
+        async with workers.turn(address):
+            length = await generator.measure(text, syntax, steps)
         lengths += [] if length is None else [length]
     longest = max(lengths, key=lambda each: each.tokens, default=None)
     return status.reading([*dict.fromkeys(found)]) + status.length(longest)
+
+
+def _read(text: str, syntax: str, steps: int) -> list[str]:
+    return parts(explain(text, syntax, steps))
 
 
 def parts(found: Explanation) -> list[str]:

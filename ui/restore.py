@@ -4,31 +4,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import anyio.to_thread
 import gradio as gr
-from anyio import CapacityLimiter
-from anyio.lowlevel import RunVar
 from gradio.components import Component
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import MAX_CHARACTERS, Generator, Model
+from serving.generator import MAX_CHARACTERS, Generator, Model, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
+from serving.requests import readers
 from ui import i18n, settings, status
 from ui.events import AT_ONCE
+from ui.form import Visitor
 from ui.gradio_compat import uploads
 from ui.pictures.picture_panel import apply
 from ui.styles import Style, typed
 
 # Largest file: the limit of an upload, less the form that is sent around the file.
 MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
-# Pictures that are read at the same time; others wait, without occupying a thread.
-MOST_READ = 2
-
-_reading: RunVar[CapacityLimiter] = RunVar("reading")  # one per event loop
+T = TypeVar("T")
 
 # Shows the offer while the prompt ends with a line of settings, without a request to the server.
 _OFFER = """(prompt) => {
@@ -152,9 +148,11 @@ def connect_offer(
 ) -> None:
     """Offer to use settings that were pasted into the prompt, and put them into the fields."""
 
-    def use(text: str | None) -> tuple[Any, ...]:
+    async def use(sender: gr.Request, text: str | None) -> tuple[Any, ...]:
         try:
-            return apply(from_text(text or ""), generator.model, styles)
+            return await _in_turn(
+                sender, lambda: apply(from_text(text or ""), generator.model, styles)
+            )
         except RestoreError as error:
             return *(gr.skip() for _ in fields), status.warning(str(error))
 
@@ -171,11 +169,14 @@ def connect(
 ) -> None:
     """Show settings as soon as they are found, and put them into the page's fields on request."""
 
-    async def of_picture(dropped: dict[str, Any] | None) -> tuple[Any, ...]:
-        return await _of_picture(dropped, styles, needed=not generator.model.takes_image)
+    async def of_picture(sender: gr.Request, dropped: dict[str, Any] | None) -> tuple[Any, ...]:
+        needed = not generator.model.takes_image
+        read = partial(_of_picture, dropped, styles, needed=needed)
+        # The field is emptied so that the next picture can be dropped there.
+        return None, *await _shown_in_turn(sender, read)
 
-    def of_text(text: str | None) -> tuple[Any, ...]:
-        return _of_text(text, styles)
+    async def of_text(sender: gr.Request, text: str | None) -> tuple[Any, ...]:
+        return await _shown_in_turn(sender, partial(_of_text, text, styles))
 
     shows = [restorer.found, restorer.use, restorer.settings]
     # No preprocessing: Gradio would create an empty file beside the upload, and leave it there.
@@ -193,24 +194,40 @@ def connect(
     )
 
 
-async def _of_picture(
+async def _in_turn(sender: gr.Request, work: Callable[[], T]) -> T:
+    """Return what `work` returns, which begins when it is the sender's turn.
+
+    Raises:
+        RestoreError: as `work`, or if too many calls of the sender run or wait.
+    """
+    try:
+        return await readers.of_settings().run(Visitor.behind(sender).address, work)
+    except RequestError as error:
+        raise RestoreError(i18n.translate(error.message)) from error
+
+
+async def _shown_in_turn(
+    sender: gr.Request, read: Callable[[], tuple[Any, ...]]
+) -> tuple[Any, ...]:
+    try:
+        return await _in_turn(sender, read)
+    except RestoreError as error:
+        return _not_found(str(error))
+
+
+def _of_picture(
     dropped: dict[str, Any] | None, styles: Mapping[str, Style], *, needed: bool
 ) -> tuple[Any, ...]:
-    """Read a picture in a thread, and empty the field so that the next one can be dropped there.
+    """Read a picture.
 
     `dropped` is Gradio's `FileData` as JSON. Unless settings are `needed`, a picture without any
     is no mistake.
     """
     path = Path((dropped or {}).get("path") or "")
-    limiter = _reading.get(None)
-    if limiter is None:
-        limiter = CapacityLimiter(MOST_READ)
-        _reading.set(limiter)
     label = i18n.RESTORE_ITS_SETTINGS
-    find = partial(_shown, lambda: from_picture(path), label, styles, needed=needed)
-    shown, *others = await anyio.to_thread.run_sync(find, limiter=limiter)
+    shown, *others = _shown(lambda: from_picture(path), label, styles, needed=needed)
     # `start/tools.js` tells these settings from those of a text.
-    return None, shown and f"<div data-of-picture>{shown}</div>", *others
+    return shown and f"<div data-of-picture>{shown}</div>", *others
 
 
 def _refused(event: gr.EventData) -> tuple[Any, ...]:

@@ -115,6 +115,9 @@ class LocalGenerator(RequestLifecycle):
         self._seated: dict[str, Seated] = {}  # by the id of the request
         self._encoding = 0  # pictures of which files are made
         self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparing")
+        # Strangers ask for these as often as they like, which must not hold up pictures.
+        self._measuring = ThreadPoolExecutor(max_workers=1, thread_name_prefix="measuring")
+        self._reducing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="thumbnails")
         self._prepares_since: float | None = None  # None while that thread is idle
         # Not one of asyncio's own threads, which asyncio waits for when it ends.
         self._compiler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compiler")
@@ -152,7 +155,10 @@ class LocalGenerator(RequestLifecycle):
         self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
     ) -> Length | None:
         """See `serving.generator.Generator.measure`."""
-        return await asyncio.to_thread(self._measure, prompt, prompt_syntax, steps)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._measuring, self._measure, prompt, prompt_syntax, steps
+        )
 
     def _measure(self, prompt: str, prompt_syntax: str, steps: int | None) -> Length:
         if self._embeddings:
@@ -161,7 +167,10 @@ class LocalGenerator(RequestLifecycle):
 
     async def thumbnail(self, lora: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
-        return await asyncio.to_thread(self._loras.thumbnail, lora) if self._loras else None
+        if self._loras is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reducing, self._loras.thumbnail, lora)
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
@@ -170,6 +179,8 @@ class LocalGenerator(RequestLifecycle):
         await super().close(within_s)
         self._devices.close()
         self._preparing.shutdown(wait=False)
+        self._measuring.shutdown(wait=False)
+        self._reducing.shutdown(wait=False)
         self._compiler.shutdown(wait=False)
 
     # --- turns and slots

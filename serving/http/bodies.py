@@ -10,10 +10,9 @@ import re
 import string
 from collections.abc import Mapping
 from email.message import Message as Headers
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-import anyio.to_thread
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     BaseModel,
@@ -29,8 +28,10 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect, Request
 
 from serving.generator import RequestError
+from serving.http.addresses import address_of
 from serving.http.json_tokens import JsonTokens
 from serving.messages import Code, Message
+from serving.requests import readers
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -128,7 +129,7 @@ async def read(sender: Request, kind: type[B]) -> B:
 
     Raises:
         RequestValidationError: if it is not such a body, or has a wrong value.
-        RequestError: if it does not arrive in time.
+        RequestError: if it does not arrive in time, or too many are being read.
     """
     headers = Headers()
     headers["content-type"] = sender.headers.get("content-type", "")
@@ -144,7 +145,7 @@ async def read(sender: Request, kind: type[B]) -> B:
         raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
     if len(content) < _IN_A_THREAD:
         return _from_json(kind, content)
-    return await anyio.to_thread.run_sync(_from_json, kind, content)
+    return await readers.of_bodies().run(address_of(sender), partial(_from_json, kind, content))
 
 
 def _from_json(kind: type[B], content: bytes) -> B:

@@ -1,10 +1,10 @@
 """This program's own API: requests as streams of events, which are found and stopped by id."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Response
@@ -13,14 +13,14 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from pipeline.errors import InputError
 from pipeline.text.explanation import Explanation, explain
-from serving.generator import ErrorKind, Event, Generator, RequestError
+from serving.generator import ErrorKind, Event, Generator, Length, RequestError
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
 from serving.http.limits import give_back_body
 from serving.messages import Code, Message, untranslated
-from serving.requests import inputs
+from serving.requests import inputs, readers
 
 # Marks a request that another instance passed on.
 HOP_HEADER = "X-SDXL-Hop"
@@ -106,14 +106,12 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         """
         body = await bodies.read(sender, schemas.LengthBody)
         steps = body.num_inference_steps or generator.model.num_inference_steps
-        try:
-            reading = await asyncio.to_thread(explain, body.prompt, body.prompt_syntax, steps)
-        except InputError as error:
-            raise RequestError(untranslated(str(error))) from error
-        found = await generator.measure(body.prompt, body.prompt_syntax, steps)
-        if found is None:
+        asked = body.prompt, body.prompt_syntax, steps
+        reading = _read(generator, address_of(sender), *asked)
+        found, length = await while_connected(sender, reading)
+        if length is None:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
-        return asdict(found) | {"reading": _reading(reading)}
+        return asdict(length) | {"reading": _reading(found)}
 
     @routes.get("/loras/{name}/picture", response_class=Response)
     async def picture(name: str) -> Response:
@@ -129,6 +127,19 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         return asdict(generator.model) | {"load": asdict(generator.load)}
 
     return routes
+
+
+async def _read(
+    generator: Generator, address: str, prompt: str, syntax: str, steps: int
+) -> tuple[Explanation, Length | None]:
+    """Return how a prompt is read and how long it is, as soon as it is the address's turn."""
+    workers = readers.of_prompts()
+    try:
+        found = await workers.run(address, partial(explain, prompt, syntax, steps))
+    except InputError as error:
+        raise RequestError(untranslated(str(error))) from error
+    async with workers.turn(address):
+        return found, await generator.measure(prompt, syntax, steps)
 
 
 def _reading(found: Explanation) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from serving.generator import Lora
+from pipeline.text.prompt_syntax import PLAIN
+from serving.generator import Length, Lora
+from serving.requests.readers import MOST_READING_EACH
 from tests.ui.test_generation import MODEL, StandIn
 from ui import form, i18n, link, reading
 from ui.form import Fields, Visitor
@@ -21,7 +23,7 @@ STYLES = styles_for(Kind.SDXL)
 
 def told(prompt: str, generator: Any = None, **fields: Any) -> tuple[str, str]:
     asked = Fields(prompt=prompt, **fields)
-    return asyncio.run(reading.told(asked, generator or StandIn(), STYLES))
+    return asyncio.run(reading.told(asked, "", generator or StandIn(), STYLES))
 
 
 def read(prompt: str, **fields: Any) -> str:
@@ -43,6 +45,31 @@ def read(prompt: str, **fields: Any) -> str:
 )
 def test_length(prompt: str, several: bool, said: str):
     assert told(prompt, several=several) == (said, "")
+
+
+def test_an_address_that_asks_too_often_is_told_nothing():
+    class Held(StandIn):
+        async def measure(
+            self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
+        ) -> Length | None:
+            await may_end.wait()
+            return Length(60, 77, "")
+
+    async def ask_often() -> None:
+        def asked(address: str) -> asyncio.Task[tuple[str, str]]:
+            asking = reading.told(Fields(prompt="a fox"), address, Held(), STYLES)
+            return asyncio.create_task(asking)
+
+        async with asyncio.timeout(60):
+            others = [asked("a") for _ in range(MOST_READING_EACH)]
+            assert await asked("a") == ("", "")
+            others.append(asked("b"))
+            may_end.set()
+            for other in others:
+                assert "60 of 77 tokens" in (await other)[0]
+
+    may_end = asyncio.Event()
+    asyncio.run(ask_often())
 
 
 def test_the_cut_part_is_shown_as_you_type():

@@ -8,17 +8,22 @@ import struct
 import threading
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
 from fastapi import FastAPI
 from PIL import Image, PngImagePlugin
+from starlette.datastructures import Address
 from starlette.testclient import TestClient
 
 from pipeline import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
+from serving.messages import Code, Message
+from serving.requests import readers
 from tests.ui.test_generation import MODEL, StandIn
 from ui import form, i18n, restore
 from ui.model_kind import Kind
@@ -260,45 +265,35 @@ def test_a_restored_picture_is_deleted(uploads: Path):
 # --- limits ---
 
 
-def test_few_pictures_are_read_at_a_time_and_the_page_stays_responsive(
-    upload: Path, monkeypatch: pytest.MonkeyPatch
-):
-    under_way, most, lock = 0, 0, threading.Lock()
-    may_end = threading.Event()
+def test_few_texts_are_read_at_a_time_and_addresses_have_a_share(monkeypatch: pytest.MonkeyPatch):
+    began, may_end = [], threading.Event()
 
-    def read_when_told(path: Path) -> Settings:
-        nonlocal under_way, most
-        with lock:
-            under_way += 1
-            most = max(most, under_way)
+    def read_when_told(text: str) -> Settings:
+        began.append(text)
         assert may_end.wait(60)
-        with lock:
-            under_way -= 1
         return MADE_HERE
 
-    def others_wait() -> bool:
-        limiter = restore._reading.get(None)
-        return limiter is not None and limiter.statistics().tasks_waiting == 8 - restore.MOST_READ
+    def read(address: str, text: str) -> asyncio.Task[tuple[Any, ...]]:
+        sender = gr.Request(client=Address(address, 1))
+        of_text = partial(restore._of_text, text, STYLES)
+        return asyncio.create_task(restore._shown_in_turn(sender, of_text))
 
-    async def drop_many() -> None:
-        may_end.clear()
-        drops = [asyncio.create_task(dropped(i)) for i in range(8)]
+    async def read_many() -> None:
+        texts = [read("a", str(number)) for number in range(readers.MOST_READING_EACH)]
         async with asyncio.timeout(60):
-            while under_way < restore.MOST_READ or not others_wait():
+            refused, *_ = await read("a", "one more")
+            assert i18n.translate(Message(Code.TOO_MANY_CALLS)) in refused
+            texts.append(read("b", "of another address"))
+            while not began:
                 await asyncio.sleep(0)
-        may_end.set()
-        for drop in drops:
-            assert (await drop)[-1] == MADE_HERE
+            assert began == ["0"]
+            may_end.set()
+            for text in texts:
+                assert (await text)[-1] == MADE_HERE
 
-    async def dropped(number: int) -> tuple[Any, ...]:
-        path = picture(upload.with_name(f"{number}.png"), None)
-        return await restore._of_picture({"path": str(path)}, STYLES, needed=True)
-
-    monkeypatch.setattr(metadata, "read", read_when_told)
-    for _ in range(2):  # with two event loops
-        upload.parent.mkdir(exist_ok=True)
-        asyncio.run(drop_many())
-    assert most == restore.MOST_READ == 2
+    monkeypatch.setattr(restore, "from_text", read_when_told)
+    asyncio.run(read_many())
+    assert "of another address" in began[:3]
 
 
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt", "model"])

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import APIRouter, HTTPException
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
@@ -19,8 +17,11 @@ from serving.http.a1111 import answers, listings
 from serving.http.a1111.bodies import ExtrasBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
 from serving.http.a1111.calls import DrawCalls
 from serving.http.a1111.faults import A1111Route, PythonError
+from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.connected import while_connected
 from serving.http.limits import give_back_body
+from serving.requests import readers
 
 # The lists that depend on the model.
 _LISTS: dict[str, Callable[[Model], Any]] = {
@@ -39,7 +40,6 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     # They are no part of this server's own description.
     routes = APIRouter(prefix="/sdapi/v1", route_class=A1111Route, include_in_schema=False)
     calls = DrawCalls(generator, keys)
-    reader = CapacityLimiter(1)  # of pictures' settings
 
     @routes.post("/txt2img")
     async def txt2img(sender: HttpRequest) -> JSONResponse:
@@ -54,8 +54,9 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     @routes.post("/png-info")
     async def png_info(sender: HttpRequest) -> JSONResponse:
         body = await bodies.read(sender, PngInfoBody)
-        found = await anyio.to_thread.run_sync(answers.png_info, body.image, limiter=reader)
-        return JSONResponse(found)
+        read = partial(answers.png_info, body.image)
+        reading = readers.of_settings().run(address_of(sender), read)
+        return JSONResponse(await while_connected(sender, reading))
 
     @routes.get("/progress")
     async def progress(sender: HttpRequest, skip_current_image: bool = False) -> JSONResponse:
