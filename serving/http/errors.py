@@ -78,6 +78,7 @@ def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
 def install(app: FastAPI) -> None:
     """Answer all errors of an application in this format, with texts in English."""
     app.state.translate = _in_english
+    # Asynchronous, because others would need one of the threads that work of strangers may fill.
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(HTTPException, _plain)
@@ -132,12 +133,12 @@ def _detail(message: Message, scope: Scope) -> dict[str, str]:
     return {} if scope["path"].startswith("/v1/") else {"detail": translated(message, scope)}
 
 
-def _refused(request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestError)
     return refusal(error, request.scope)
 
 
-def _not_valid(_: Request, error: Exception) -> JSONResponse:
+async def _not_valid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     message, field = first_fault(error.errors())
     return JSONResponse(error_body(ErrorKind.INVALID, untranslated(message), field), 400)
@@ -160,12 +161,12 @@ def too_large(most: int, scope: Scope) -> JSONResponse:
     return JSONResponse(error_body("http_413", message) | _detail(message, scope), 413)
 
 
-def _plain(_: Request, error: Exception) -> JSONResponse:
+async def _plain(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return plain(error)
 
 
-def _broken(request: Request, error: Exception) -> JSONResponse:
+async def _broken(request: Request, error: Exception) -> JSONResponse:
     return refusal(RequestError(Message(Code.BROKEN), ErrorKind.FAILED), request.scope)
 
 

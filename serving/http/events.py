@@ -37,7 +37,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     another instance passed on, so that there is no loop.
     """
 
-    def no_loop(sender: HttpRequest) -> None:
+    async def no_loop(sender: HttpRequest) -> None:
         if passes_on and HOP_HEADER in sender.headers:
             raise RequestError(Message(Code.LOOP), ErrorKind.LOOP)
 
@@ -59,9 +59,9 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         # Not X-Request-Id, which proxies set to values of their own.
         response.headers["Content-Location"] = f"/v1/requests/{request.id}"
         # Follow it before the answer begins: it may end, and be forgotten, in between.
-        return following(request.id)
+        return await following(request.id)
 
-    def following(request_id: RequestId) -> Followed:
+    async def following(request_id: RequestId) -> Followed:
         return request_id, generator.events(request_id)
 
     @routes.post(

@@ -1,5 +1,6 @@
 """Calls that are read beside the event loop: each address has a share of their threads."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from anyio import to_thread
 
 from serving.http import bodies, events
 from serving.http.a1111 import answers
@@ -104,3 +106,20 @@ def hung_up(site: Site) -> bool:
         httpx.post(f"{site.url}/v1/length", json=LENGTH, timeout=0.05)
     wait_until(lambda: not site.connections)
     return True
+
+
+def test_no_answer_needs_a_thread_that_all_share():
+    """The default threads are those of Gradio's functions, which strangers can fill."""
+
+    async def take_all() -> None:
+        limiter = to_thread.current_default_thread_limiter()
+        for _ in range(int(limiter.total_tokens)):
+            await limiter.acquire_on_behalf_of(object())
+
+    with serve(a1111="on") as site:
+        asyncio.run_coroutine_threadsafe(take_all(), site.loop).result(60)
+        drawing = {"prompt": "a", "num_inference_steps": 1, "id": "x" * 16, "keep": True}
+        assert "event: done" in httpx.post(f"{site.url}/v1/generate", json=drawing).text
+        assert "event: done" in httpx.get(f"{site.url}/v1/requests/{'x' * 16}").text
+        for path, answer in (("/v1/generate", 400), ("/v1/nothing", 404), ("/sdapi/v1/x", 404)):
+            assert httpx.post(site.url + path, json={}).status_code == answer
