@@ -6,6 +6,8 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+UNKNOWN = "unknown"  # the address of all hosts without an IP address
+
 
 class ClientAddress:
     """Middleware that sets a request's address to the visitor's own, as limits count it.
@@ -31,7 +33,7 @@ class ClientAddress:
             lines = headers.getlist("x-forwarded-for")
             hops = [hop.strip() for hop in ",".join(lines).split(",") if hop.strip()]
             if len(hops) >= self._proxies:
-                scope = {**scope, "client": (network_of(hops[-self._proxies][:64]), 0)}
+                scope = {**scope, "client": (network_of(hops[-self._proxies]), 0)}
         await self._app(scope, receive, send)
 
 
@@ -41,17 +43,23 @@ def address_of(request: Request) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return the address under which limits count a host.
+    """Return the address under which limits count a host, as a proxy or the system writes it.
 
-    One customer of a provider has 2^64 or more IPv6 addresses, which count as one network.
-    An IPv4 address within IPv6 counts as itself. A host that is no address is returned as it is.
+    A port, brackets, quotes and an IPv6 zone do not count. One customer of a provider has 2^64 or
+    more IPv6 addresses, which count as one network. An IPv4 address within IPv6 counts as itself.
+    All hosts without an IP address count as one, `UNKNOWN`.
     """
+    host = host.strip(" \t\"'")
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return host
+        return UNKNOWN
     if isinstance(address, ipaddress.IPv4Address):
-        return host
+        return str(address)
     if address.ipv4_mapped:
         return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, 64), strict=False))

@@ -7,11 +7,10 @@ neither the queue nor another instance gets more.
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-import anyio.to_thread
 import numpy as np
-from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 from PIL import Image, ImageChops
 
@@ -19,10 +18,10 @@ from pipeline.errors import InputError
 from pipeline.images import inputs
 from pipeline.images.opening import open_picture
 from pipeline.images.png import encode_png
-from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.generator import Model, Request, RequestError
 from serving.messages import Code, Message, Param
 from serving.requests.admission import check_fields, expand
-from serving.requests.shares import Shares
+from serving.requests.workers import Workers
 
 # Files that are opened, or wait for that: in all, and of one address.
 MOST_OPENING, MOST_OPENING_EACH = 32, 4
@@ -62,11 +61,11 @@ class Input:
 
 
 class Inputs:
-    """Opens the files of requests, one at a time, on a thread beside the event loop."""
+    """Opens the files of requests, one at a time, on a thread that addresses use in turns."""
 
     def __init__(self) -> None:
-        self._waiting = Shares(MOST_OPENING, MOST_OPENING_EACH)
-        self._thread = CapacityLimiter(1)  # bounds the memory, and leaves processors to the drawing
+        # One thread bounds the memory, and leaves processors to the drawing.
+        self._thread = Workers(1, MOST_OPENING, MOST_OPENING_EACH, Code.TOO_MANY_UPLOADS)
 
     async def added(self, request: Request, given: Input, model: Model) -> Request:
         """Return a request with the pictures that a client gave.
@@ -81,19 +80,13 @@ class Inputs:
                 raise _wrong(Code.WITHOUT, "mask", other="image")
             return request
         check_fields(expand(_with_any_files(request, given), model), model)
-        if not self._waiting.take(request.address):
-            raise RequestError(Message(Code.TOO_MANY_UPLOADS), ErrorKind.TOO_MANY, field="image")
         sizes = (request.size,) if request.size else model.sizes
+        work = partial(_opened, request, given, sizes if given.any_size else sizes[:1])
         try:
-            return await anyio.to_thread.run_sync(
-                _opened,
-                request,
-                given,
-                sizes if given.any_size else sizes[:1],
-                limiter=self._thread,
-            )
-        finally:
-            self._waiting.give_back(request.address)
+            return await self._thread.run(request.address, work)
+        except RequestError as error:
+            error.field = error.field or "image"
+            raise
 
 
 _SHARED = RunVar[Inputs]("inputs")

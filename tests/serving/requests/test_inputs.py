@@ -191,3 +191,32 @@ def test_few_files_are_opened_at_a_time(monkeypatch: pytest.MonkeyPatch):
 
     asyncio.run(test())
     assert most == 1
+
+
+def test_addresses_take_turns_and_a_refusal_names_the_picture(monkeypatch: pytest.MonkeyPatch):
+    gate, order = threading.Event(), []
+
+    def slow(request: Request, *_: Any) -> Request:
+        gate.wait()
+        order.append(request.address)
+        return request
+
+    monkeypatch.setattr(inputs, "_opened", slow)
+
+    async def test() -> None:
+        takes, given = Inputs(), Input(saved(plain(8, 8)))
+
+        def added(address: str) -> asyncio.Task[Request]:
+            work = takes.added(replace(REQUEST, address=address), given, SIZES)
+            return asyncio.create_task(work)
+
+        tasks = [added(address) for address in ("a",) * inputs.MOST_OPENING_EACH + ("b",)]
+        await anyio.sleep(0)
+        with pytest.raises(RequestError) as refused:
+            await added("a")
+        assert (refused.value.message.code, refused.value.field) == (Code.TOO_MANY_UPLOADS, "image")
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(test())
+    assert order == list("aabaa")
