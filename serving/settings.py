@@ -327,7 +327,11 @@ class Options(BaseSettings):
         le=3600,
     )
     keep_results: Whole = _setting(
-        32, "Number of finished requests whose pictures can be fetched again.", ge=0, le=10_000
+        32,
+        "Number of finished requests whose pictures can be fetched again. The oldest go earlier if "
+        "the files exceed 256 MiB.",
+        ge=0,
+        le=10_000,
     )
     keep_seconds: Whole = _setting(
         600,

@@ -12,6 +12,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Preview,
     Request,
     Started,
     Step,
@@ -57,6 +58,17 @@ class Record:
     def images(self) -> int:
         """Number of pictures so far."""
         return sum(isinstance(event, Image) for _, event in self._state.values())
+
+    @property
+    def bytes(self) -> int:
+        """Number of bytes of its pictures and previews so far."""
+        files: list[bytes | None] = []
+        for _, event in self._state.values():
+            if isinstance(event, Image):
+                files += event.png, event.unblurred
+            elif isinstance(event, Preview):
+                files += event.jpegs
+        return sum(len(file or b"") for file in files)
 
     @property
     def abandoned(self) -> bool:

@@ -26,6 +26,7 @@ class Limits:
     grace_s: float = 30.0  # for a request with `keep` that has lost its followers
     kept: int = 32  # results that can be found again, each for `kept_s` seconds
     kept_s: float = 600.0
+    kept_bytes: int = 2**28  # of the pictures of all results but the newest
     blocked: BlockedWords = field(default_factory=BlockedWords)  # in prompts
 
 
@@ -40,7 +41,8 @@ class Registry:
         self._limits = limits
         self._ended = ended
         self._records: dict[str, Record] = {}
-        self._results: list[Record] = []  # records that have ended, oldest first
+        # Records that have ended, oldest first, and the bytes of their pictures.
+        self._results: dict[Record, int] = {}
         self._timers: dict[str, dict[str, asyncio.TimerHandle]] = {}
 
     def take_in(self, request: Request) -> Record:
@@ -125,17 +127,26 @@ class Registry:
         timers[what] = asyncio.get_running_loop().call_later(seconds, then)
 
     def _keep(self, record: Record) -> None:
-        for timer in self._timers.pop(record.request.id).values():
-            timer.cancel()
+        """Keep a result for a while; forget older ones that are too many or too large with it."""
+        self._cancel_timers(record)
         if record.request.live:  # nobody asks for it again, and it would push out others
             del self._records[record.request.id]
             return
-        self._results.append(record)
+        self._results[record] = record.bytes
+        timer = asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, record)
+        self._timers[record.request.id] = {"kept": timer}
         while len(self._results) > self._limits.kept:
             self._forget(first_to_go((each, each.request.address, 1) for each in self._results))
-        asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, record)
+        while sum(self._results.values()) > self._limits.kept_bytes and len(self._results) > 1:
+            older = list(self._results.items())[:-1]
+            self._forget(first_to_go((each, each.request.address, size) for each, size in older))
 
     def _forget(self, record: Record) -> None:
         if record in self._results:
-            self._results.remove(record)
+            self._cancel_timers(record)  # a timer would hold the record
+            del self._results[record]
             del self._records[record.request.id]
+
+    def _cancel_timers(self, record: Record) -> None:
+        for timer in self._timers.pop(record.request.id).values():
+            timer.cancel()
