@@ -5,7 +5,7 @@ import io
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -203,17 +203,16 @@ class LocalGenerator(RequestLifecycle):
     def _suits(self, request: Request) -> bool:
         return self._kind_of(request) == self._in_use
 
-    def _admissible(self, arranged: Sequence[Record]) -> Sequence[Record]:
+    def _admissible(self, arranged: Iterable[Record]) -> Iterable[Record]:
         """Return the turns up to that of a request which must wait no longer for empty slots.
 
         Pictures of one kind fill the slots for a while before it is another one's turn.
         """
-        if not is_long_ago(self._in_use_since):
-            return arranged
-        for place, record in enumerate(arranged):
-            if is_late(record) and not self._suits(record.request):
-                return arranged[: place + 1]
-        return arranged
+        is_time = is_long_ago(self._in_use_since)
+        for record in arranged:
+            yield record
+            if is_time and is_late(record) and not self._suits(record.request):
+                return
 
     def _place(self, record: Record) -> bool:
         in_use = self._slots_in_use

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from itertools import chain, islice
 
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
@@ -42,6 +44,11 @@ _KEPT_FREE = 4
 # use. It is about the time of one request for SDXL's pictures on one chip. So a change of LoRAs is
 # shared by requests that come close together, and nobody waits much longer than in the fair order.
 PASSED_OVER_S = 10.0
+# Turns at the front of the queue that may be given in another order, and whose visitors are told
+# their places at every change. The bound keeps a change quick, however many wait.
+FRONT = 64
+# Seconds in which the other visitors are told their places after a change.
+FAR_TOLD_S = 1.0
 # Live pictures that may wait: of one address, whose visitors can have one each, and in all.
 MOST_LIVE_EACH, MOST_LIVE = 8, 64
 # Bytes of the pictures that requests under way start from: in all, and of one address.
@@ -62,10 +69,17 @@ class RequestLifecycle(ABC):
         self._observer = observer
         self._registry = Registry(limits, self._ended)
         self._queue: FairQueue[Record] = FairQueue(lambda record: record.turns)
+        # Numbers of requests in it of which no picture has begun: in all, by address and visitor.
+        self._waiting: Counter[tuple[str, ...]] = Counter()
         self._live: FairQueue[Record] = FairQueue()  # of live requests, which come after all others
+        self._live_under_way: dict[Record, None] = {}  # that have not ended, the oldest first
         self._pace = Pace()
         self._inputs = Shares(MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._begun: dict[str, Record] = {}  # the records of these tasks
+        self._front: set[Record] = set()  # that were told their places last
+        self._far_changed = False  # whether the others are to be told theirs
+        self._telling: asyncio.Task[None] | None = None  # tells them
         self._closing = False
         observer.watch(model, lambda: self.load)
 
@@ -93,7 +107,7 @@ class RequestLifecycle(ABC):
         """Return whether a request can be drawn beside the pictures in the slots."""
         return True
 
-    def _admissible(self, arranged: Sequence[Record]) -> Sequence[Record]:
+    def _admissible(self, arranged: Iterable[Record]) -> Iterable[Record]:
         """Return those of the turns in order that may be given now."""
         return arranged
 
@@ -116,9 +130,8 @@ class RequestLifecycle(ABC):
     @property
     def load(self) -> Load:
         """See `serving.generator.Generator.load`."""
-        waiting = len(self._waiting)
-        live = sum(each.started_at is None for each in self._live_under_way())
-        running = len(self._registry.under_way()) - waiting - live
+        waiting = self._waiting[()]
+        running = self._registry.count_under_way() - waiting - len(self._live)
         stuck = self.stuck
         accepting = not self._closing and self._slots > 0 and not stuck
         in_use = self._slots_in_use
@@ -143,12 +156,16 @@ class RequestLifecycle(ABC):
         try:
             request = expand(request, self.model)
             self._admit(request)
-            record = self._registry.take_in(request)
         except RequestError as error:
             self._observer.refused(request, error)
             raise
+        record = self._registry.take_in(request)
         self._inputs.take(request.address, request.input_bytes)
         record.turns = self._turns_of(request)
+        if request.live:
+            self._live_under_way[record] = None
+        else:
+            self._count_waiting(request, 1)
         self._queue_of(request).push(request.address, request.visitor, record)
         if not (request.live and self._queue):  # nothing could begin
             self._begin_next()
@@ -177,7 +194,10 @@ class RequestLifecycle(ABC):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        for record in [*self._waiting, *self._live]:  # once closing, no positions are published
+        if self._telling:
+            self._telling.cancel()
+        waiting = (record for record in self._queue if record.started_at is None)
+        for record in [*waiting, *self._live]:  # once closing, no positions are published
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
@@ -196,7 +216,8 @@ class RequestLifecycle(ABC):
         return self._live if request.live else self._queue
 
     def _admit(self, request: Request) -> None:
-        if request.id in self._tasks:  # a request with this id is still drawn
+        # A request that has ended may still be drawn.
+        if request.id in self._tasks or not self._registry.is_free(request.id):
             raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
         if self._closing:
             raise RequestError(Message(Code.STOPPING), ErrorKind.STOPPING)
@@ -209,7 +230,7 @@ class RequestLifecycle(ABC):
             self._drop_older(request)
             return
         places = self._places_for(request)
-        if len(self._waiting) >= places:
+        if self._waiting[()] >= places:
             wait_s = self._until_free_s()
             message = Message(Code.FULL, {"places": places, "wait_s": wait_s})
             raise RequestError(message, ErrorKind.FULL, retry_after_s=wait_s)
@@ -225,18 +246,14 @@ class RequestLifecycle(ABC):
         def is_neighbour(record: Record) -> bool:
             return record.request.address == newest.address
 
-        for record in filter(is_neighbour, self._live_under_way()):
+        for record in [*filter(is_neighbour, self._live_under_way)]:
             if record.request.visitor == newest.visitor:
                 self._drop(record)
         for most, counts in ((MOST_LIVE_EACH, is_neighbour), (MOST_LIVE, lambda _: True)):
-            waiting = [each for each in self._live_under_way() if each.started_at is None]
+            waiting = [each for each in self._live_under_way if each.started_at is None]
             too_many = list(filter(counts, waiting))[: 1 - most]
             for record in too_many:
                 self._drop(record)
-
-    def _live_under_way(self) -> list[Record]:
-        """Return the records of live requests that have not ended, the oldest first."""
-        return [record for record in self._registry.under_way() if record.request.live]
 
     def _drop(self, record: Record) -> None:
         self._registry.end(record, ErrorKind.CANCELLED, Message(Code.CANCELLED))
@@ -244,26 +261,23 @@ class RequestLifecycle(ABC):
     def _places_for(self, request: Request) -> int:
         """Return the queue length at which this request is refused."""
         address, visitor = request.address, request.visitor
-        neighbours = [each.request.visitor for each in self._waiting_at(address)]
-        takes = [bool(neighbours)]
+        takes = [self._waiting[address,] > 0]
         if visitor != address:  # an API client without a key has only its address
-            takes.append(visitor in neighbours)
+            takes.append(self._waiting[address, visitor] > 0)
         return self._max_waiting - self._max_waiting // _KEPT_FREE * sum(takes)
 
-    @property
-    def _waiting(self) -> list[Record]:
-        """The requests in the queue of which no picture has begun."""
-        return [record for record in self._queue if record.started_at is None]
-
-    def _waiting_at(self, address: str) -> list[Record]:
-        return [record for record in self._waiting if record.request.address == address]
+    def _count_waiting(self, request: Request, change: int) -> None:
+        for key in ((), (request.address,), (request.address, request.visitor)):
+            self._waiting[key] += change
+            if not self._waiting[key]:
+                del self._waiting[key]
 
     def _begin_next(self) -> None:
         while record := self._next():
             self._begin(record)
         # Requests that wait take the slots from live pictures.
-        drawn = [record for record in self._live_under_way() if record.is_being_drawn]
-        for record in drawn[: sum(each.turns for each in self._queue)]:
+        drawn = [record for record in self._live_under_way if record.is_being_drawn]
+        for record, _ in list(zip(drawn, self._queue.in_turn(), strict=False)):
             self._drop(record)
         self._announce_positions()
 
@@ -274,6 +288,9 @@ class RequestLifecycle(ABC):
         if request_id in self._tasks:
             self._registry.extend(record)
             return
+        if not record.request.live:
+            self._count_waiting(record.request, -1)
+        self._begun[request_id] = record
         self._registry.publish(record, Started(1))
         task = self._tasks[request_id] = asyncio.create_task(self._run(record))
         # A callback, not the end of `_run`: a task cancelled before it begins never runs.
@@ -281,15 +298,25 @@ class RequestLifecycle(ABC):
 
     def _next(self) -> Record | None:
         """Give a turn to the next request that can begin or go on; live ones are the last."""
-        found = self._queue.pop(self._place, lambda turns: self._admissible(self._arranged(turns)))
+        found = self._queue.pop(self._place, self._offered)
         return self._live.pop(self._place) if found is None and not self._queue else found
 
-    def _arranged(self, waiting: Sequence[Record]) -> Sequence[Record]:
-        """Put turns of requests that suit first; they pass over none that waited long."""
-        late = (place for place, each in enumerate(waiting) if is_late(each))
-        first_late = next(late, len(waiting))
-        early = sorted(waiting[:first_late], key=lambda each: not self._suits(each.request))
-        return [*early, *waiting[first_late:]]
+    def _offered(self, turns: Iterator[Record]) -> Iterable[Record]:
+        return self._admissible(islice(self._arranged(turns), FRONT))
+
+    def _arranged(self, turns: Iterator[Record]) -> Iterator[Record]:
+        """Put those at the front that suit first; they pass over none that waited long."""
+        passed_over: list[Record] = []
+        for record in islice(turns, FRONT):
+            if is_late(record):
+                turns = chain([record], turns)
+                break
+            if self._suits(record.request):
+                yield record
+            else:
+                passed_over.append(record)
+        yield from passed_over
+        yield from turns
 
     async def _run(self, record: Record) -> None:
         try:
@@ -302,13 +329,17 @@ class RequestLifecycle(ABC):
     def _over(self, record: Record) -> None:
         """Remove the task of a request that is over, and begin others in its place."""
         del self._tasks[record.request.id]
+        del self._begun[record.request.id]
         self._begin_next()
 
     def _ended(self, record: Record) -> None:
         request = record.request
         self._inputs.give_back(request.address, request.input_bytes)
         record.drop_input()
-        self._queue_of(request).remove(request.address, request.visitor, record)
+        self._queue_of(request).remove(record)
+        self._live_under_way.pop(record, None)
+        if record.started_at is None and not request.live:
+            self._count_waiting(request, -1)
         self._stop(record)
         if not self._closing:
             # Others may have waited for it. Later, because this may run inside `_begin_next`.
@@ -318,12 +349,37 @@ class RequestLifecycle(ABC):
         self._observer.ended(record)
 
     def _announce_positions(self) -> None:
+        """Tell those at the front of the queue their places now, and the others in a while."""
+        announced = list(islice(self._announced(self._queue.in_turn()), FRONT))
+        self._front = set(announced)
+        if len(announced) < FRONT:
+            return
+        self._far_changed = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._announce_far())
+
+    async def _announce_far(self) -> None:
+        """Tell those behind the front their places, as long as these change."""
+        while self._far_changed:
+            await asyncio.sleep(FAR_TOLD_S)
+            self._far_changed = False
+            announced = self._announced(self._queue.in_turn(), lambda each: each in self._front)
+            for number, _ in enumerate(announced, start=1):
+                if number % FRONT == 0:
+                    await asyncio.sleep(0)
+
+    def _announced(
+        self, turns: Iterator[Record], but: Callable[[Record], bool] = lambda _: False
+    ) -> Iterator[Record]:
+        """Arrange turns, and tell those that wait their places as these are read."""
         wait_s = self._until_free_s()
-        told: list[Record] = []
-        for record in self._arranged(list(self._queue.in_turn())):
-            if record.started_at is None and record not in told:
-                told.append(record)
-                self._registry.publish(record, Queued(len(told), wait_s))
+        counted: set[Record] = set()
+        for record in self._arranged(turns):
+            if record.started_at is None and record not in counted:
+                counted.add(record)
+                if not but(record):
+                    self._registry.publish(record, Queued(len(counted), wait_s))
+            yield record
             takes_s = self._pace.expect(self._evaluations(record) / max(1, self._slots))
             if wait_s is not None and takes_s is not None:
                 wait_s += takes_s * self._pictures(record.request) / self._turns_of(record.request)
@@ -332,7 +388,7 @@ class RequestLifecycle(ABC):
         """Return the seconds until the next picture can begin; None before anything was drawn."""
         if self._slots_in_use < self._slots:
             return self._pace.expect(0)
-        drawn = [record for record in self._registry.under_way() if record.is_being_drawn]
+        drawn = [record for record in self._begun.values() if record.is_being_drawn]
         left = (
             self._evaluations(each) * each.steps_left / max(1, each.request.drawn_steps)
             for each in drawn

@@ -45,16 +45,15 @@ class Registry:
         self._results: dict[Record, int] = {}
         self._timers: dict[str, dict[str, asyncio.TimerHandle]] = {}
 
-    def take_in(self, request: Request) -> Record:
-        """Create the record of a new request, or of an abandoned one that is submitted again.
+    def is_free(self, request_id: str) -> bool:
+        """Return whether a new request can have this id, as no other has, or an abandoned one."""
+        known = self._records.get(request_id)
+        return known is None or known.abandoned
 
-        Raises:
-            RequestError: if there is another request with this id.
-        """
-        if known := self._records.get(request.id):
-            if not known.abandoned:
-                raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
-            self._forget(known)
+    def take_in(self, request: Request) -> Record:
+        """Create the record of a new request, whose id is free."""
+        if abandoned := self._records.get(request.id):
+            self._forget(abandoned)
         record = self._records[request.id] = Record(request)
         self._limit(record, LIVE_WAITING_S if request.live else self._limits.waiting_s)
         self._left(record)  # it has no follower yet
@@ -73,6 +72,10 @@ class Registry:
     def under_way(self) -> list[Record]:
         """Return the records of the requests that have not ended."""
         return [record for record in self._records.values() if not record.ending]
+
+    def count_under_way(self) -> int:
+        """Return the number of requests that have not ended."""
+        return len(self._records) - len(self._results)
 
     def events(self, request_id: str) -> AsyncGenerator[Event]:
         """See `serving.generator.Generator.events`."""

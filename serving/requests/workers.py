@@ -78,7 +78,7 @@ class Workers:
             if turn.is_set():
                 self._give_back(address)
             else:
-                self._waiting.remove(address, address, turn)
+                self._waiting.remove(turn)
                 self._shares.give_back(address)
             raise
 

@@ -33,7 +33,7 @@ from serving.requests import lifecycle
 from serving.requests.eta import Pace
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
-from serving.requests.registry import Limits
+from serving.requests.registry import Limits, Registry
 from tests.checkpoints import SMALLEST
 from tests.fake_pipeline import FakePipeline
 from tests.web import skip
@@ -407,6 +407,76 @@ def test_speed_follows_what_is_recent():
 
 
 # --- endings before the end ---
+
+
+def test_a_change_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPatch):
+    calls: list[str] = []
+
+    def count(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            calls.append(name)
+            return plain(*args, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    count(LocalGenerator, "_suits")
+    count(LocalGenerator, "_place")
+    count(Registry, "publish")
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        async def submit(requests: int) -> int:
+            """Submit some more requests, and return the calls that the last one took."""
+            for i in range(requests):
+                del calls[:]
+                await generator.submit(request(visitor=f"visitor {i}"))
+            return len(calls)
+
+        await submit(1)
+        await until(lambda: generator.load.running == 1)
+        few = await submit(2 * lifecycle.FRONT)
+        assert await submit(2 * lifecycle.FRONT) == few
+        assert generator.load.waiting == 4 * lifecycle.FRONT
+        record = generator._registry.under_way()[-1]
+        generator.cancel(record.request.id)
+        assert generator.load.waiting == 4 * lifecycle.FRONT - 1
+
+    run(test, held=True, max_waiting=1000)
+
+
+def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        requests = [request(visitor=str(i), images=1) for i in range(2 * lifecycle.FRONT)]
+        for each in requests:
+            await generator.submit(each)
+        waiting = generator.load.waiting
+        assert waiting > lifecycle.FRONT
+        following = asyncio.create_task(anext(generator.events(requests[-1].id)))
+        await asyncio.sleep(0)
+        assert not following.done()
+        await skip(lifecycle.FAR_TOLD_S)
+        assert await following == Queued(waiting, None)
+
+    run(test, held=True, max_waiting=1000)
+
+
+def test_a_refused_duplicate_costs_no_token():
+    async def test() -> None:
+        generator = LocalGenerator(
+            FakePipeline().as_pipeline(), Limits(), RateLimits(2, None), Observer()
+        )
+        first = request(address="1.1.1.1")
+        await draw(generator, first)
+        await until(lambda: not generator._tasks)
+        for _ in range(3):
+            with pytest.raises(RequestError) as refused:
+                await generator.submit(first)
+            assert refused.value.kind is ErrorKind.DUPLICATE
+        await draw(generator, request(address="1.1.1.1"))
+        await generator.close(PATIENCE_S)
+
+    asyncio.run(test())
 
 
 def test_an_id_is_not_used_again_while_its_last_step_runs():

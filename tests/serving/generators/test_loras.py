@@ -287,7 +287,7 @@ async def drawn_in_order(
 
 def waiting(generator: LocalGenerator) -> list:
     """Return the waiting records in the order that their visitors were told."""
-    return list(generator._arranged(list(generator._queue)))
+    return list(generator._arranged(iter(generator._queue)))
 
 
 def asked(sender: str, number: int, loras: str) -> Request:

@@ -83,8 +83,8 @@ def test_removed_is_gone_and_nothing_else(pushes: list[tuple[str, str]], data: s
     queue = filled([*pushes, ("A", "a")])
     gone = data.draw(st.sampled_from(list(queue)))
     rest = {item for item in queue if item != gone}
-    queue.remove(*gone[:2], gone)
-    queue.remove(*gone[:2], gone)
+    queue.remove(gone)
+    queue.remove(gone)
     assert set(queue) == rest
     assert len(queue) == len(rest)
 
@@ -131,3 +131,37 @@ def test_an_item_that_is_not_ready_keeps_its_place(pushes: list[tuple[str, str]]
     for sender in set(pushes):
         kept = [item for item in queue if item[:2] == sender]
         assert kept == [item for item in others if item[:2] == sender]
+
+
+def test_a_turn_costs_the_same_however_many_wait():
+    calls = 0
+
+    def turns(_: Item) -> int:
+        nonlocal calls
+        calls += 1
+        return 1
+
+    def cost(waiting: int) -> int:
+        nonlocal calls
+        queue: FairQueue[Item] = FairQueue(turns)
+        items = [(str(number % 7), str(number % 50), number) for number in range(waiting)]
+        for item in items:
+            queue.push(*item[:2], item)
+        calls = 0
+        queue.remove(items[-1])
+        assert len(queue) == waiting - 1
+        for _ in range(10):
+            queue.pop()
+        return calls
+
+    assert cost(10_000) == cost(1000) <= 30
+
+
+def test_items_come_and_go_while_turns_are_read():
+    queue = filled([(address, visitor) for address in "ABC" for visitor in "ab"])
+    turns = queue.in_turn()
+    read = [next(turns)]
+    queue.remove(read[0])
+    queue.push("D", "a", ("D", "a", 6))
+    read += turns
+    assert [number for *_, number in read] == [0, 2, 4, 1, 3, 5]
