@@ -258,7 +258,7 @@ def test_a_picture_without_settings_is_only_wrong_where_none_can_be_used(uploads
     def found(*, needed: bool) -> object:
         file = uploaded(uploads, f"{needed}", Image.new("RGB", (8, 8)))
         styles = styles_for(Kind.SDXL)
-        return asyncio.run(restore._of_picture(file, styles, needed=needed))[1]
+        return restore._of_picture(file, styles, needed=needed)[0]
 
     assert found(needed=False) == ""
     assert i18n.NO_SETTINGS_IN_PICTURE in str(found(needed=True))
