@@ -280,11 +280,13 @@ class Options(BaseSettings):
     )
     api_keys_file: Path | None = _setting(
         None,
-        "File with one API key per line. Requests to /v1 and /sdapi then need one of the keys.",
+        "File with one API key per line. Requests of programs then need one of the keys.",
         default_text="no key is needed",
     )
-    page_api: YesOrNo = _setting(
-        True, "Allow programs to call the page's own API, under /gradio_api/call."
+    page_api: Literal["keys", "on", "off"] = _setting(
+        "keys",
+        "Programs that may call the page's own API, under /gradio_api/call. keys: those with one "
+        "of the keys of API_KEYS_FILE, or all if there is no such file. on: all. off: none.",
     )
     a1111_api: Literal["keys", "on", "off"] = _setting(
         "keys",

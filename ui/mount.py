@@ -1,7 +1,7 @@
 """The page as part of a web application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import gradio as gr
 from fastapi import FastAPI
 
 from serving.generator import Generator
+from serving.http.auth import ApiKeys
 from serving.http.limits import MAX_UPLOAD_BYTES
 from ui import i18n, live, looks, sample_pictures, start, theme
 from ui.gradio_compat import component, sessions
@@ -38,6 +39,7 @@ def mount(
     keep_files_s: int,
     *,
     programs: bool = True,
+    keys: Sequence[str] = (),
 ) -> Callable[[], None]:
     """Mount the page of a generator at the root of an application.
 
@@ -49,6 +51,7 @@ def mount(
         keep_files_s: how long the files of pictures, and the sessions of unused pages, are kept, in
             seconds; they may stay a sixth longer.
         programs: whether programs may call the page's own API.
+        keys: API keys, one of which these programs need; if there are none, no key is needed.
 
     Returns:
         A function that ends the streams by which open pages stay in touch.
@@ -85,7 +88,7 @@ def mount(
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
     )
-    opened, end_streams = guard(app, page, uploads)
+    opened, end_streams = guard(app, page, uploads, ApiKeys(keys))
     _tidy_up(app, opened, uploads, keep_files_s)
     return end_streams
 

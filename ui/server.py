@@ -25,7 +25,14 @@ def build(generator: Generator, observer: Observer, keys: list[str], chosen: Opt
         allowed_hosts=(*chosen.allowed_hosts, chosen.host, chosen.space_host),
     )
     at = chosen.host, chosen.port
-    end_streams = mount(app, generator, *at, chosen.keep_files, programs=chosen.page_api)
+    end_streams = mount(
+        app,
+        generator,
+        *at,
+        chosen.keep_files,
+        programs=chosen.page_api != "off",
+        keys=keys if chosen.page_api == "keys" else (),
+    )
     return Server(
         app,
         generator,

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.generator import ErrorKind, RequestError
 from serving.http import errors
 from serving.http.addresses import address_of
+from serving.http.auth import ApiKeys
 from serving.messages import Code, Message
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
@@ -50,7 +51,14 @@ _NO_SESSION = Response(
 class CheckedCalls:
     """Middleware that passes only calls with known functions, short ids and uploaded files."""
 
-    def __init__(self, app: ASGIApp, page: gr.Blocks, sessions: Sessions, uploads: Uploads) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        page: gr.Blocks,
+        sessions: Sessions,
+        uploads: Uploads,
+        keys: ApiKeys,
+    ) -> None:
         self._app = app
         self._functions = dict(page.fns)
         self._public = {
@@ -65,6 +73,7 @@ class CheckedCalls:
         }
         self._sessions = sessions
         self._uploads = uploads
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a call on, or answer it with an error that says what is wrong."""
@@ -81,10 +90,11 @@ class CheckedCalls:
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
-        address = address_of(Request(scope))
+        sender = Request(scope)
+        address = address_of(sender)
         if method == "POST" and (named := _CALL.fullmatch(path)):
             body = await _read(receive)
-            fields = self._checked(named, body, address)
+            fields = self._checked(named, body, sender)
             # Replace lone surrogates: an answer that repeats one could not be encoded.
             checked = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
             inner = _with_body(scope, checked), _replayed(checked, receive)
@@ -123,20 +133,19 @@ class CheckedCalls:
             log.info("A stream of events broke off: %r", error)
             await send({"type": "http.response.body", "body": b""})
 
-    def _checked(self, named: re.Match[str], body: Any, address: str) -> dict[str, Any]:
+    def _checked(self, named: re.Match[str], body: Any, sender: Request) -> dict[str, Any]:
         """Return the fields of a body that were checked; Gradio sees only these."""
+        address = address_of(sender)
         if not isinstance(body, dict):
             _refuse(400, "The body must be a JSON object.")
         if named["kind"] == "call/v2":
+            self._check_key(named, self._named(named["name"]), sender)
             self._check_crowd("", address)
             self._check_arguments(named["name"], body)
             self._check_files(body)
             return body
         fields = {name: body[name] for name in _FIELDS & body.keys()}
         _check_ids(fields)
-        if (session := fields.get("session_hash")) is not None:
-            self._check_session(session, address)
-        self._check_crowd(session or "", address)
         if named["kind"] == "call":
             fields.pop("fn_index", None)  # Gradio goes by the name there
         # The page names a function by its number, programs by its name.
@@ -146,10 +155,24 @@ class CheckedCalls:
                 _refuse(404, "There is no function with this number.")
         else:
             function = self._named(named["name"])
+        self._check_key(named, function, sender)
+        if (session := fields.get("session_hash")) is not None:
+            self._check_session(session, address)
+        self._check_crowd(session or "", address)
         _check_count(fields, function)
         self._check_files(fields["data"])
         _objects(fields.get("event_data"))
         return fields
+
+    def _check_key(self, named: re.Match[str], function: BlockFunction, sender: Request) -> None:
+        """Refuse a call that only programs make without a key, if there are keys.
+
+        They call a function by its name, or one that has a queue without the queue.
+        """
+        if function.api_visibility == "public" or (
+            function.queue and named["kind"] in ("api", "run")
+        ):
+            self._keys.visitor(sender)
 
     def _check_session(self, session: Any, address: str) -> None:
         if not isinstance(session, str) or not _ID.fullmatch(session):
@@ -167,7 +190,6 @@ class CheckedCalls:
         return self._public[name]
 
     def _check_arguments(self, name: str, body: dict[str, Any]) -> None:
-        self._named(name)
         parameters = self._parameters[name]
         for given in body:
             if given not in parameters:

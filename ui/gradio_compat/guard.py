@@ -8,6 +8,7 @@ from gradio.routes import App
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount
 
+from serving.http.auth import ApiKeys
 from ui.gradio_compat.calls import CheckedCalls
 from ui.gradio_compat.delivery import Delivery
 from ui.gradio_compat.idempotency import Idempotency
@@ -15,7 +16,9 @@ from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
 
 
-def guard(app: FastAPI, page: gr.Blocks, uploads: Uploads) -> tuple[Sessions, Callable[[], None]]:
+def guard(
+    app: FastAPI, page: gr.Blocks, uploads: Uploads, keys: ApiKeys
+) -> tuple[Sessions, Callable[[], None]]:
     """Put the checks in front of the one page that is mounted in an application.
 
     Returns:
@@ -30,7 +33,7 @@ def guard(app: FastAPI, page: gr.Blocks, uploads: Uploads) -> tuple[Sessions, Ca
     # Gradio's page is an application of its own, with its own state.
     mounted.state.translate = app.state.translate
     mounted.state_holder = sessions = Sessions(page)
-    mounted.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads)
+    mounted.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads, keys=keys)
     mounted.add_middleware(Idempotency)
     mounted.add_middleware(Delivery)
     mounted.add_middleware(GZipMiddleware, compresslevel=6)  # Gradio compresses only a part itself

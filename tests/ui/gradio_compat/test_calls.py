@@ -32,11 +32,11 @@ CHOSEN = ["(none)", False, "", "a1111", "", 25, ""]
 class Page:
     """A page with a stand-in generator, and a client of the page."""
 
-    def __init__(self, folder: Path, programs: bool = True) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         app = FastAPI()
         self.generator = StandIn()
-        mount(app, self.generator, "127.0.0.1", 0, keep_files_s=600, programs=programs)
+        mount(app, self.generator, "127.0.0.1", 0, keep_files_s=600, **options)
         mounted = mounted_in(app)
         self.blocks: gr.Blocks = mounted.get_blocks()
         assert isinstance(mounted.state_holder, sessions.Sessions)
@@ -360,6 +360,40 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
         [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
         assert page.join(index, ["a", *CHOSEN]).status_code == 200  # the page still works
     assert page.generator.asked == []
+
+
+def test_programs_need_a_key_and_the_page_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    page = Page(tmp_path, keys=["secret"])
+    indices = {each.name: index for index, each in page.blocks.fns.items()}
+    for_programs, for_page = indices["for_programs"], indices["for_page"]
+    nothing = [None] * len(page.blocks.fns[for_page].inputs)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("call/v2/generate", {"prompt": "a"}),
+        *((f"{kind}/generate", {"data": []}) for kind in ("call", "api", "run")),
+        *(
+            (kind, {"fn_index": for_programs, "data": [], "session_hash": "s"})
+            for kind in ("queue/join", "queue/join/generate", "api/generate", "run/predict")
+        ),
+        ("run/predict", {"fn_index": for_page, "data": nothing, "session_hash": "s"}),
+    ]
+    with page.client as client:
+
+        def status(path: str, body: dict[str, Any], **headers: str) -> int:
+            return client.post(f"/gradio_api/{path}", json=body, headers=headers).status_code
+
+        for path, body in calls:
+            assert status(path, body) == 401, path
+            assert status(path, body, Authorization="Bearer wrong") == 401, path
+        assert page.generator.asked == []
+        assert not page.sessions.session_data
+        assert status(*calls[0], Authorization="Bearer secret") == 200
+        # Only the number of values is wrong.
+        assert status(*calls[1], Authorization="Bearer secret") == 422
+        assert page.join(indices["length"], ["a", *CHOSEN]).status_code == 200
+        assert page.join(for_page, nothing).status_code == 200
 
 
 # --- sessions ---
