@@ -3,35 +3,62 @@
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
+
+# Letters that look like Latin ones, and characters that cannot be seen.
+_ALIKE = str.maketrans(
+    "асеһіјорѕухԁ" + "αειονρυχ" + "ıøłđɑɡ",
+    "acehijopsyxd" + "aeiovpux" + "ioldag",
+    "\u115f\u1160\u2800",
+)
+# Characters that are written for letters; 1 may be an i or an l.
+_WRITTEN_FOR = [str.maketrans("034571@$", f"oeast{one}as") for one in "il"]
+_WRITTEN = re.compile(r"[\w@$]+")  # a word that may have them
+# Three or more letters or digits that are written apart, such as "n.u.d.e".
+_APART = re.compile(r"(?<![^\W_])[^\W_]([\W_]{1,2})[^\W_](?:\1[^\W_])+(?![^\W_])")
+_LETTER, _LETTER_OR_DIGIT = r"[^\W\d_]", r"[^\W_]"
 
 
 class BlockedWords:
     """Words and patterns that no prompt may contain.
 
-    Letters are compared without case, accents and invisible marks.
+    Letters are compared without case, accents and invisible marks, and letters that look alike are
+    equal. Words are also found if digits stand for letters, or if their letters are written apart.
 
     Args:
         lines: one entry each: a word or several words, which match only where they stand alone, or
-            a regular expression between slashes. Blank lines and lines that begin with # are
-            skipped.
+            a regular expression between slashes, which is searched for in the text as it is written
+            and as it is compared. Blank lines and lines that begin with # are skipped.
 
     Raises:
         ValueError: if a line has no word or an invalid regular expression; the message says which.
     """
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
-        self._patterns = [
-            _pattern(line.strip(), number)
-            for number, line in enumerate(lines, start=1)
-            if line.strip() and not line.startswith("#")
-        ]
+        self._words: list[tuple[str, re.Pattern[str]]] = []  # with the first word of each entry
+        self._expressions: list[re.Pattern[str]] = []
+        for number, line in enumerate(map(str.strip, lines), start=1):
+            if len(line) > 2 and line.startswith("/") and line.endswith("/"):
+                self._expressions.append(_expression(line, number))
+            elif line and not line.startswith("#"):
+                self._words.append(_words(line, number))
 
     def find(self, text: str) -> str:
         """Return the part of a text that an entry matches, as it is compared, or ""."""
         plain = _plain(text)
-        found = (pattern.search(plain) for pattern in self._patterns)
-        return next((match[0] for match in found if match), "")
+        of_words = (
+            pattern.search(reading)
+            for reading in (_readings(plain) if self._words else ())
+            for word, pattern in self._words
+            if word in reading  # which is quicker than a search
+        )
+        of_expressions = (
+            pattern.search(reading)
+            for reading in (plain, _folded(text), unicodedata.normalize("NFC", text))
+            for pattern in self._expressions
+        )
+        return next((match[0] for match in chain(of_words, of_expressions) if match), "")
 
 
 def read(file: Path) -> BlockedWords:
@@ -46,29 +73,62 @@ def read(file: Path) -> BlockedWords:
         raise ValueError(f"{file} cannot be used: {error}") from error
 
 
-def _pattern(line: str, number: int) -> re.Pattern[str]:
-    if len(line) > 2 and line.startswith("/") and line.endswith("/"):
-        try:
-            return re.compile(line[1:-1], re.IGNORECASE)
-        except re.error as error:
-            message = f"line {number}: {line} is not a regular expression: {error}"
-            raise ValueError(message) from error
+def _expression(line: str, number: int) -> re.Pattern[str]:
+    try:
+        return re.compile(unicodedata.normalize("NFC", line[1:-1]), re.IGNORECASE)
+    except re.error as error:
+        message = f"line {number}: {line} is not a regular expression: {error}"
+        raise ValueError(message) from error
+
+
+def _words(line: str, number: int) -> tuple[str, re.Pattern[str]]:
     words = _plain(line).split()
     if not words:
         raise ValueError(f"line {number}: it contains no word")
+    first, last = _edge(words[0][0]), _edge(words[-1][-1])
     pattern = r"\s+".join(map(re.escape, words))
-    return re.compile(_edge(words[0][0], r"(?<!\w)") + pattern + _edge(words[-1][-1], r"(?!\w)"))
+    return words[0], re.compile((first and f"(?<!{first})") + pattern + (last and f"(?!{last})"))
 
 
-def _edge(letter: str, boundary: str) -> str:
-    """Return the boundary that a word needs next to `letter`, a regular expression or "".
+def _edge(character: str) -> str:
+    """Return what may not stand next to a word that begins or ends so, or "".
 
     Scripts without capitals may be written without spaces, so their words need not stand alone.
     """
-    return boundary if letter.lower() != letter.upper() or letter.isdigit() else ""
+    if character.isdigit():
+        return _LETTER_OR_DIGIT
+    return _LETTER if character.lower() != character.upper() else ""
 
 
 def _plain(text: str) -> str:
-    """Return a text as it is compared: without case, accents and invisible marks."""
-    apart = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(c for c in apart if unicodedata.category(c) not in ("Mn", "Cf"))
+    """Return a text as words are compared: folded, and with Latin letters for those alike."""
+    return _folded(text).translate(_ALIKE)
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, accents and invisible marks."""
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return "".join(c for c in apart if unicodedata.category(c) not in ("Mn", "Me", "Cf"))
+
+
+def _readings(plain: str) -> Iterable[str]:
+    """Return the different ways in which a text may be meant, as it is written first."""
+    together = _APART.sub(lambda letters: _together(letters[0]), plain)
+    written = plain, together
+    meant = (
+        _WRITTEN.sub(lambda word, table=table: _meant(word[0], table), text)
+        for text in written
+        for table in _WRITTEN_FOR
+    )
+    return dict.fromkeys((*written, *meant))
+
+
+def _meant(word: str, written_for: dict[int, int]) -> str:
+    """Return a word with the letters that others stand for, if it has a letter as well."""
+    return word.translate(written_for) if any(map(str.isalpha, word)) else word
+
+
+def _together(apart: str) -> str:
+    """Return letters that are written apart as a word, and without an article before it."""
+    letters = re.sub(r"[\W_]", "", apart)
+    return f"{letters} {letters[1:]}" if letters.startswith("a") else letters

@@ -48,6 +48,71 @@ def test_blocked_words_are_found(text: str, found: str):
     assert " ".join(BlockedWords(LINES).find(text).split()) == found
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nude_woman",
+        "nude1 2nude",
+        "a nudе",  # Cyrillic
+        "a ηοde, a nυde",  # Greek
+        "a 𝐍𝐔𝐃𝐄",
+        "a n\u20ddu\u3164de",
+        "a nud3",
+        "a n.u.d.e",
+        "n u d 3",
+        "a n u d e",
+        "N_U_D_E",
+    ],
+)
+def test_words_in_disguise_are_found(text: str):
+    assert BlockedWords(["nude"]).find(text) == "nude"
+
+
+@pytest.mark.parametrize("text", ["a55", "@ss", "a$$", "a.$.$"])
+def test_characters_written_for_letters(text: str):
+    assert bool(BlockedWords(["ass"]).find(text)) == (text != "a.$.$")
+
+
+@pytest.mark.parametrize("text", ["he11", "HE1L"])
+def test_a_1_is_an_i_or_an_l(text: str):
+    assert BlockedWords(["hell"]).find(text) == "hell"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "analysis of Scunthorpe's classic nudel",
+        "a 455 mm lens, 455, 4 5 5",
+        "area 51, area512, area51b",
+        "a.n.alysis",
+        "U.S. Navy, a b. c",
+    ],
+)
+def test_other_words_are_not_found(text: str):
+    assert BlockedWords(["anal", "cunt", "ass", "nude", "area51"]).find(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("/stra(ß|x)e/", "eine STRAßE"),
+        ("/caf[é]/", "a Cafe\u0301"),
+        ("/cafe/", "a café"),
+        ("/caf(e\u0301|x)/", "a café"),
+        ("/\\bгора/", "Гора"),
+        ("/гора/", "го\u0301ра"),
+    ],
+)
+def test_expressions_match_texts_as_they_are_written_and_compared(line: str, text: str):
+    assert BlockedWords([line]).find(text)
+
+
+def test_long_texts_take_linear_time():
+    blocked = BlockedWords(["nude", "/nude/"])
+    for text in ("a.", "a", "1", "@", "a1", "n.u.d.", "nud", "1.", "e\u0301"):
+        assert blocked.find(text * 200_000) == ("nude" if text == "none" else "")
+
+
 def test_no_words_are_blocked_by_default():
     assert BlockedWords().find("a gun") == ""
 
