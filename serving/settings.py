@@ -285,14 +285,13 @@ class Options(BaseSettings):
     )
     page_api: Literal["keys", "on", "off"] = _setting(
         "keys",
-        "Programs that may call the page's own API, under /gradio_api/call. keys: those with one "
-        "of the keys of API_KEYS_FILE, or all if there is no such file. on: all. off: none.",
+        "Who may call the page's own API, under /gradio_api/call. keys: programs that send a key "
+        "from API_KEYS_FILE, or all when there is no such file. on: all. off: none.",
     )
     a1111_api: Literal["keys", "on", "off"] = _setting(
         "keys",
-        "AUTOMATIC1111's API, under /sdapi/v1: keys answers clients with one of the keys of "
-        "API_KEYS_FILE, or all clients if there is no such file, on all clients even then, off "
-        "none.",
+        "Who may use AUTOMATIC1111's API, under /sdapi/v1. keys: clients that send a key from "
+        "API_KEYS_FILE, or all when there is no such file. on: all. off: none.",
     )
     stop_within: Whole = _setting(
         60,
