@@ -260,7 +260,10 @@ def _objects(value: Any, depth: int = 0) -> list[dict[str, Any]]:
 
 def _is_address_of(url: Any, path: str) -> bool:
     """Return whether a URL's path is the one under which this server serves an uploaded file."""
-    return isinstance(url, str) and unquote(urlsplit(url).path) == f"{_FILE_ADDRESS}{path}"
+    try:
+        return isinstance(url, str) and unquote(urlsplit(url).path) == f"{_FILE_ADDRESS}{path}"
+    except ValueError:  # such as "http://["
+        return False
 
 
 async def _read(receive: Receive) -> Any:

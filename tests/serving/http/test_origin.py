@@ -3,7 +3,13 @@
 import pytest
 from starlette.testclient import TestClient
 
+from serving.generators.local import LocalGenerator
+from serving.http.app import build
 from serving.http.origin import AllowedHosts, CheckedRequests
+from serving.metrics import Observer
+from serving.requests.rate_limits import RateLimits
+from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
 from tests.web import raw_request, serve
 
 OWN = "draw.example.org"
@@ -80,6 +86,8 @@ def test_a_body_framed_twice_is_refused():
         ({"Origin": "https://evil.test"}, False),
         ({"Origin": "http://testserver", "Sec-Fetch-Site": "same-site"}, False),
         ({"Origin": "null"}, False),
+        ({"Origin": "http://["}, False),
+        ({"Origin": "http://[::1"}, False),
     ],
 )
 def test_pages_of_other_origins_change_nothing(headers: dict[str, str], passes: bool):
@@ -92,3 +100,49 @@ def test_pages_of_other_origins_change_nothing(headers: dict[str, str], passes: 
     for method in ("POST", "DELETE"):
         assert client.request(method, "/", headers=headers).status_code == (204 if passes else 403)
     assert client.get("/", headers=headers).status_code == 204
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Accept-Language",
+        "Authorization",
+        "Content-Length",
+        "Content-Type",
+        "Cookie",
+        "Host",
+        "Origin",
+        "Range",
+        "Referer",
+        "X-Forwarded-For",
+        "X-Forwarded-Host",
+        "X-Forwarded-Proto",
+    ],
+)
+def test_no_header_causes_an_error(name: str):
+    pipe = FakePipeline().as_pipeline()
+    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), Observer())
+    app = build(generator, Observer(), keys=["secret"], trusted_proxies=1, a1111="keys")
+    client = TestClient(app, base_url="http://127.0.0.1")  # an exception is raised
+    texts = (
+        "",
+        "²",
+        "[",
+        "http://[",
+        "[::1]:x",
+        ";",
+        "=,",
+        "Basic ²",
+        "bytes=²-1",
+        "de;q=x",
+        "9" * 400,
+    )
+    values = [*(text.encode() for text in texts), b"\xff", b"multipart/form-data", b"\x00"]
+    for value in values:
+        headers = [(name.encode(), value)]
+        if name != "Authorization":
+            headers.append((b"Authorization", b"Bearer secret"))
+        for path in ("/v1/length", "/v1/images/edits", "/gradio_api/upload"):
+            answer = client.post(path, content=b'{"prompt": 1}', headers=headers)
+            assert 400 <= answer.status_code < 500, (path, value)
+        assert client.get("/v1/model", headers=headers).status_code < 500

@@ -101,7 +101,8 @@ def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
     up = f"{uploaded.parent}/../../secret.png"
     paths = [secret, beside, link, pipe, up, "/etc/passwd", "/dev/zero", "/proc/self/environ"]
     paths += ["/etc", "", "secret.png", f"{uploaded}/", f"{uploaded.parent}//{uploaded.name}"]
-    urls = ["http://127.0.0.1:9/a.png", "https://example.org/a.png", "file:///etc/passwd"]
+    urls = ["http://127.0.0.1:9/a.png", "https://example.org/a.png", "http://["]
+    urls += ["file:///etc/passwd"]
     own = f"/gradio_api/file={uploaded}"
     return [
         *(FILE | {"path": str(path)} for path in paths),
