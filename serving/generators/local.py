@@ -17,7 +17,7 @@ from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPip
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.errors import raise_if_cancelled
 from pipeline.request import GenerateRequest
-from pipeline.text.prompt_syntax import PLAIN
+from pipeline.text.prompt_syntax import A1111, PLAIN
 from serving.folders import RESCAN_S, Listing
 from serving.generator import (
     Done,
@@ -414,8 +414,8 @@ class LocalGenerator(RequestLifecycle):
                 mask=_opened(request.mask),
             )
             raise_if_cancelled(seated.stop)
-            # Lists in prompts have become words.
-            check_words(drawing.request, self._blocked)
+            if request.prompt_syntax == A1111:  # lists in prompts have become words
+                check_words(drawing.request, self._blocked)
             seated.drawing = drawing
         return seated.drawing
 

@@ -308,7 +308,7 @@ class RemoteGenerator(RequestLifecycle):
         model = self.model
         model = replace(model, more_sizes=(*model.more_sizes, *model.coming_sizes))
         try:
-            admission.check(record.request, model, self._blocked)
+            admission.check_fields(record.request, model)
         except RequestError as error:
             self._registry.end(record, error.kind, Message(Code.REPLACED))
 

@@ -63,16 +63,6 @@ def _as_live(request: Request, model: Model) -> Request:
     return replace(request, images=1, recipe=model.live_recipe, decoder=decoder)
 
 
-def check(request: Request, model: Model, blocked: BlockedWords) -> None:
-    """Check that `model` can draw a request, and that its prompt has no blocked words.
-
-    Raises:
-        RequestError: for the first field that cannot be used; the message says what would be right.
-    """
-    check_fields(request, model)
-    check_words(request, blocked)
-
-
 def check_fields(request: Request, model: Model) -> None:
     """Check that `model` can draw a request, whatever its words.
 

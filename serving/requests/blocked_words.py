@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 # Letters that look like Latin ones, and characters that cannot be seen.
@@ -17,6 +17,7 @@ _WRITTEN_FOR = [str.maketrans("034571@$", f"oeast{one}as") for one in "il"]
 _WRITTEN = re.compile(r"[\w@$]+")  # a word that may have them
 # Three or more letters or digits that are written apart, such as "n.u.d.e".
 _APART = re.compile(r"(?<![^\W_])[^\W_]([\W_]{1,2})[^\W_](?:\1[^\W_])+(?![^\W_])")
+_MOST_ACCENTS = 10  # of a letter
 _LETTER, _LETTER_OR_DIGIT = r"[^\W\d_]", r"[^\W_]"
 
 
@@ -46,6 +47,8 @@ class BlockedWords:
 
     def find(self, text: str) -> str:
         """Return the part of a text that an entry matches, as it is compared, or ""."""
+        if not (self._words or self._expressions):
+            return ""
         plain = _plain(text)
         of_words = (
             pattern.search(reading)
@@ -55,7 +58,7 @@ class BlockedWords:
         )
         of_expressions = (
             pattern.search(reading)
-            for reading in (plain, _folded(text), unicodedata.normalize("NFC", text))
+            for reading in (plain, _folded(text), _composed(text))
             for pattern in self._expressions
         )
         return next((match[0] for match in chain(of_words, of_expressions) if match), "")
@@ -107,8 +110,24 @@ def _plain(text: str) -> str:
 
 def _folded(text: str) -> str:
     """Return a text without case, accents and invisible marks."""
-    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return "".join(c for c in apart if unicodedata.category(c) not in ("Mn", "Me", "Cf"))
+    apart = unicodedata.normalize("NFKD", _without_marks(text))
+    return _without_marks(unicodedata.normalize("NFKD", _without_marks(apart).casefold()))
+
+
+def _without_marks(text: str) -> str:
+    return "".join(c for c in text if unicodedata.category(c) not in ("Mn", "Me", "Cf"))
+
+
+def _composed(text: str) -> str:
+    """Return a text with one sign for each letter with accents, of which none has many.
+
+    To sort the accents of a letter takes quadratic time.
+    """
+    letters = (
+        "".join(islice(signs, _MOST_ACCENTS if is_accent else None))
+        for is_accent, signs in groupby(text, key=lambda c: unicodedata.combining(c) > 0)
+    )
+    return unicodedata.normalize("NFC", "".join(letters))
 
 
 def _readings(plain: str) -> Iterable[str]:

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 
 from pipeline.text.prompt_syntax import PLAIN
@@ -23,13 +24,14 @@ from serving.generator import (
 from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.admission import check, expand
+from serving.requests.admission import check_fields, check_words, expand
 from serving.requests.eta import Pace
 from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
 from serving.requests.shares import Shares
+from serving.requests.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ FAR_TOLD_S = 1.0
 MOST_LIVE_EACH, MOST_LIVE = 8, 64
 # Bytes of the pictures that requests under way start from: in all, and of one address.
 MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH = 2**28, 2**26
+# Requests whose words are being read, or that wait for that: in all, and of one address.
+MOST_READ, MOST_READ_EACH = 256, 64
 
 
 class RequestLifecycle(ABC):
@@ -75,6 +79,7 @@ class RequestLifecycle(ABC):
         self._live_under_way: dict[Record, None] = {}  # that have not ended, the oldest first
         self._pace = Pace()
         self._inputs = Shares(MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH)
+        self._readers = Workers(1, MOST_READ, MOST_READ_EACH)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, Record] = {}  # the records of these tasks
         self._front: set[Record] = set()  # that were told their places last
@@ -155,6 +160,10 @@ class RequestLifecycle(ABC):
         """See `serving.generator.Generator.submit`."""
         try:
             request = expand(request, self.model)
+            self._check(request)
+            read = partial(check_words, request, self._blocked)
+            await self._readers.run(request.address, read)
+            self._check(request)  # others may have been admitted meanwhile
             self._admit(request)
         except RequestError as error:
             self._observer.refused(request, error)
@@ -215,7 +224,8 @@ class RequestLifecycle(ABC):
     def _queue_of(self, request: Request) -> FairQueue[Record]:
         return self._live if request.live else self._queue
 
-    def _admit(self, request: Request) -> None:
+    def _check(self, request: Request) -> None:
+        """Raise RequestError if a request cannot be drawn, or has no place, whatever its words."""
         # A request that has ended may still be drawn.
         if request.id in self._tasks or not self._registry.is_free(request.id):
             raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
@@ -223,18 +233,23 @@ class RequestLifecycle(ABC):
             raise RequestError(Message(Code.STOPPING), ErrorKind.STOPPING)
         if self._slots == 0 or self.stuck:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
-        check(request, self.model, self._blocked)
+        check_fields(request, self.model)
         if not self._inputs.has_room_for(request.address, request.input_bytes):
             raise RequestError(Message(Code.NO_ROOM_FOR_UPLOADS), ErrorKind.FULL, field="image")
         if request.live:  # it takes neither a place nor a share of its visitor's requests
-            self._drop_older(request)
             return
         places = self._places_for(request)
         if self._waiting[()] >= places:
             wait_s = self._until_free_s()
             message = Message(Code.FULL, {"places": places, "wait_s": wait_s})
             raise RequestError(message, ErrorKind.FULL, retry_after_s=wait_s)
-        self._rates.admit(request)
+
+    def _admit(self, request: Request) -> None:
+        """Count a request that was checked, or raise RequestError if there were too many."""
+        if request.live:
+            self._drop_older(request)
+        else:
+            self._rates.admit(request)
 
     def _drop_older(self, newest: Request) -> None:
         """End the live pictures that a new one replaces.

@@ -30,6 +30,7 @@ from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests import lifecycle
+from serving.requests.blocked_words import BlockedWords
 from serving.requests.eta import Pace
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
@@ -722,3 +723,30 @@ def test_several_follow_and_the_slow_miss_only_what_is_out_of_date():
         assert rest[-3:] == quick[-3:]
 
     run(test)
+
+
+class SlowWords(BlockedWords):
+    """Blocked words that are looked for until a test lets that end."""
+
+    def __init__(self) -> None:
+        super().__init__(["other"])
+        self.began, self.may_end, self.ended = (threading.Event() for _ in range(3))
+
+    def find(self, text: str) -> str:
+        self.began.set()
+        self.may_end.wait(PATIENCE_S)
+        self.ended.set()
+        return super().find(text)
+
+
+def test_words_are_read_beside_the_event_loop() -> None:
+    words = SlowWords()
+
+    async def test(generator: LocalGenerator, _: FakePipeline) -> None:
+        drawing = asyncio.create_task(draw(generator, request()))
+        await until(words.began.is_set)
+        assert not words.ended.is_set()
+        words.may_end.set()
+        assert isinstance(ending(await drawing), Done)
+
+    run(test, blocked=words)

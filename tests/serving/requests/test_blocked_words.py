@@ -185,3 +185,10 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
 
     assert str(BLOCKED) in asyncio.run(ask()).replace("&quot;", '"')
     assert pipe.calls == []
+
+
+def test_accents_are_read_in_linear_time() -> None:
+    """Sorting the accents of a letter takes quadratic time; these would take minutes."""
+    text = "n" + "\u0344\u0334" * 50_000 + "ude"
+    assert BlockedWords(["nude"]).find(text) == "nude"
+    assert BlockedWords(["/nude/"]).find(text) == "nude"

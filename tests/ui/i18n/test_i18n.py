@@ -14,7 +14,6 @@ from gradio.context import LocalContext
 from serving.generator import Model, Request, RequestError
 from serving.messages import ENGLISH, Code, Message, untranslated
 from serving.requests import admission
-from serving.requests.blocked_words import BlockedWords
 from ui import i18n
 from ui.i18n import en
 from ui.model_kind import Kind
@@ -178,7 +177,7 @@ def test_large_whole_numbers_have_all_their_digits(language: str):
 def test_a_seed_out_of_range_is_quoted_with_all_its_digits(seed: float):
     request = Request("a red star", None, 5.0, 4, seed)  # type: ignore[arg-type]
     with pytest.raises(RequestError) as refused:
-        admission.check(request, MODEL, BlockedWords())
+        admission.check_fields(request, MODEL)
     assert str(refused.value) == f"seed is {seed:.0f}; expected 0 to 4294967295"
 
 
