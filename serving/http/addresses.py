@@ -6,6 +6,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+_MOST_FORWARDED = 2000  # characters at the end of the header that are read
 UNKNOWN = "unknown"  # the address of all hosts without an IP address
 
 
@@ -30,8 +31,8 @@ class ClientAddress:
             headers = Headers(scope=scope)
             if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip() == "https":
                 scope = {**scope, "scheme": "https"}
-            lines = headers.getlist("x-forwarded-for")
-            hops = [hop.strip() for hop in ",".join(lines).split(",") if hop.strip()]
+            lines = ",".join(headers.getlist("x-forwarded-for"))
+            hops = [hop.strip() for hop in lines[-_MOST_FORWARDED:].split(",") if hop.strip()]
             if len(hops) >= self._proxies:
                 scope = {**scope, "client": (network_of(hops[-self._proxies]), 0)}
         await self._app(scope, receive, send)

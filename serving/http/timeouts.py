@@ -1,7 +1,10 @@
-"""Time limits for slow clients: of a request's headers and body, and of reading an answer."""
+"""Limits for slow and laborious clients, of requests and of reading an answer."""
 
 import asyncio
+import re
+from typing import Any
 
+import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -13,13 +16,46 @@ BODY_WITHIN_S = 20.0
 # A client that reads fewer bytes of an answer in this time is cut off; it holds a connection.
 TAKE_WITHIN_S = 60.0
 TAKE_AT_LEAST = 2**16
+# Limits of a request's head, whose lines and fields cost far more time than their bytes.
+MAX_LINES = 200
+MAX_FIELDS = 500  # of its query
+# Parts of a body that may be small, and the bytes that further ones must have on average: each part
+# costs time of the event loop. Networks deliver about 1,400 bytes at a time.
+SMALL_PARTS, PART_BYTES = 100, 256
+_HEAD_END = re.compile(rb"\n\r?\n")
+
+
+class BoundedConnection(h11.Connection):
+    """HTTP/1.1 connection that takes no body in very many small parts.
+
+    Attributes:
+        is_laborious: whether a body had too many; no more of it is read then.
+    """
+
+    is_laborious = False
+    _parts = _bytes = 0  # of the body so far
+
+    def start_next_cycle(self) -> None:
+        """Begin with the next request."""
+        super().start_next_cycle()
+        self._parts = self._bytes = 0
+
+    def next_event(self) -> Any:
+        """Return the next part of a request, or `h11.NEED_DATA`."""
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._parts += 1
+            self._bytes += len(event.data)
+            self.is_laborious = self._parts > SMALL_PARTS + self._bytes // PART_BYTES
+        return h11.NEED_DATA if self.is_laborious else event
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 protocol that closes the connections of slow clients.
+    """HTTP/1.1 protocol that closes the connections of slow and of laborious clients.
 
     A client is too slow if the headers of its next request take longer than `HEAD_WITHIN_S`, or if
-    it reads less than `TAKE_AT_LEAST` bytes of an answer in `TAKE_WITHIN_S`.
+    it reads less than `TAKE_AT_LEAST` bytes of an answer in `TAKE_WITHIN_S`. It is laborious if the
+    head of a request has too many lines or fields, or a body too many small parts.
 
     Attributes:
         addresses: limits of open connections, in all and for each address. None means no limit, for
@@ -34,6 +70,7 @@ class PatientProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and start the timer for the first request."""
         super().connection_made(transport)
+        self.conn = BoundedConnection(h11.SERVER, 2**16)
         if self.addresses is not None:
             address = network_of(str(transport.get_extra_info("peername", ("",))[0]))
             if not self.addresses.take(address):
@@ -47,6 +84,17 @@ class PatientProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete and self._timer:
             self._timer.cancel()
+
+    def handle_events(self) -> None:
+        """Handle what has arrived, unless that would take long."""
+        if self.conn.their_state is h11.IDLE:
+            head = _HEAD_END.split(self.conn.trailing_data[0], 1)[0]
+            if head.count(b"\n") > MAX_LINES or head.count(b"&") > MAX_FIELDS:
+                self.send_400_response("The request has too many headers, or fields in its query.")
+                return
+        super().handle_events()
+        if self.conn.is_laborious:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """Start the timer for the next request, unless that came early and has begun."""

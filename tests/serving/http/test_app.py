@@ -486,6 +486,39 @@ def test_a_request_that_comes_early_has_as_much_time():
     assert b"event: done" in answer
 
 
+MANY = [
+    b"GET /v1/model HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 10_000 + b"\r\n",
+    b"GET /v1/model?" + b"a&" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("head", [*MANY, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" + MANY[0]])
+def test_heads_that_would_take_long_are_refused(head: bytes):
+    with serve() as site, connected(site) as client:
+        client.sendall(head)
+        answer = b""
+        while part := client.recv(2**16):
+            answer += part
+    assert answer.rpartition(b"HTTP/1.1 ")[2].startswith(b"400 ")
+
+
+def test_bodies_in_very_many_small_parts_are_cut_off():
+    """Each part costs the event loop as much as a large one; some small ones are usual."""
+    head = b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head += b"Transfer-Encoding: chunked\r\n\r\n"
+    chunks = [b"1\r\n%c\r\n" % each for each in json.dumps(BODY).encode()]
+    with serve() as site:
+        with connected(site) as client:
+            client.sendall(head + b"".join(chunks) + b"0\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        with connected(site) as client:
+            client.sendall(head)
+            with suppress(ConnectionError):
+                client.sendall(b"1\r\n \r\n" * 10_000)
+                assert client.recv(100) == b""
+        wait_until(lambda: not site.connections)
+
+
 def connected(site: Site) -> socket.socket:
     """Return a connection with a small receive buffer."""
     client = socket.socket()
