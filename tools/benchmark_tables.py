@@ -674,6 +674,8 @@ def _growth() -> str:
 def _attack() -> str:
     labels = {
         "large_bodies": "bodies of 15 MB",
+        "small_chunks": "bodies in chunks of one byte",
+        "many_headers": "15,000 headers",
         "bracketed_texts": "settings with 240 kB of brackets",
         "bracketed_files": "pictures whose settings have 1 MB of brackets",
         "bracketed_pictures": "the same to AUTOMATIC1111's API",
