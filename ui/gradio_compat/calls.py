@@ -24,6 +24,7 @@ from serving.generator import ErrorKind, RequestError
 from serving.http import errors
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.json_tokens import encoded
 from serving.messages import Code, Message
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
@@ -95,8 +96,7 @@ class CheckedCalls:
         if method == "POST" and (named := _CALL.fullmatch(path)):
             body = await _read(receive)
             fields = self._checked(named, body, sender)
-            # Replace lone surrogates: an answer that repeats one could not be encoded.
-            checked = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+            checked = encoded(fields)
             inner = _with_body(scope, checked), _replayed(checked, receive)
             await self._app(*inner, self._noting(address, send))
         elif method == "GET" and (stream := _STREAM.fullmatch(path)):

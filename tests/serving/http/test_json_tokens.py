@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.generator import RequestError
-from serving.http.json_tokens import MOST_TOKENS, JsonTokens
+from serving.http.json_tokens import MOST_DEPTH, MOST_TOKENS, JsonTokens, encoded
 
 TEXTS = st.text('a"\\,[{é\n', max_size=6)
 VALUES = st.recursive(
@@ -40,7 +40,7 @@ def test_tokens_are_counted_in_pieces_of_any_size(value: Any, sizes: list[int], 
     assert tokens.count == count(value)
 
 
-@pytest.mark.parametrize("unit", [b"[],", b'"a":"b",', b'""', b"[", b'"\\"",', b"1,"])
+@pytest.mark.parametrize("unit", [b"[],", b'"a":"b",', b'""', b'"\\"",', b"1,"])
 def test_too_many_tokens(unit: bytes):
     tokens = JsonTokens()
     with pytest.raises(RequestError, match=f"more than {MOST_TOKENS} values and commas"):
@@ -59,3 +59,23 @@ def test_only_utf_8_is_json():
     for encoding in ("utf-16", "utf-16-le", "utf-32"):
         with pytest.raises(RequestError, match="not JSON in UTF-8"):
             JsonTokens().add("[1]".encode(encoding))
+
+
+@pytest.mark.parametrize("unit", [b"[", b'{"a":'])
+def test_only_so_many_lists_and_objects_inside_each_other(unit: bytes):
+    tokens = JsonTokens()
+    tokens.add(unit * MOST_DEPTH)
+    tokens.add(b'"[[[["]}')
+    tokens.add(unit)
+    tokens.add(unit)
+    with pytest.raises(RequestError, match="nested too deeply"):
+        tokens.add(unit)
+
+
+def test_brackets_that_close_nothing():
+    with pytest.raises(RequestError, match="closes nothing"):
+        JsonTokens().add(b"[]" + b"]" * MOST_TOKENS)
+
+
+def test_lone_surrogates_are_replaced():
+    assert json.loads(encoded(["\ud800", "é"])) == ["?", "é"]
