@@ -39,7 +39,7 @@ FORM = "multipart/form-data"
 _MAX_FILES, _MAX_FIELDS = 20, 100  # of a form
 _MOST_IGNORED, _MAX_NAME = 100, 100  # names of unknown fields that are kept, and their characters
 MOST_FAULTS = 10  # of a body that are reported
-_IN_A_THREAD = 2**20  # bytes of a body from which on it is parsed beside the event loop
+IN_A_THREAD = 2**20  # bytes of a body from which on it is parsed beside the event loop
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 _SPACES = string.whitespace.encode()
 _JSON = re.compile(r"application/.+\+json")
@@ -143,7 +143,7 @@ async def read(sender: Request, kind: type[B]) -> B:
         content = b"".join([part async for part in sender.stream()])
     except ClientDisconnect:
         raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
-    if len(content) < _IN_A_THREAD:
+    if len(content) < IN_A_THREAD:
         return _from_json(kind, content)
     return await readers.of_bodies().run(address_of(sender), partial(_from_json, kind, content))
 

@@ -6,24 +6,37 @@ calls.
 
 import base64
 import json
+import logging
 from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from typing import Any
 
 from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import Field, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from pipeline.request import MAX_IMAGES
-from serving.generator import Done, Error, Event, Generator, Image, Model, Step
+from serving.generator import Done, Error, Event, Generator, Image, Model, RequestError, Step
 from serving.http import schemas
+from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
+from serving.http.bodies import IN_A_THREAD
 from serving.http.errors import as_refusal, first_fault
+from serving.http.json_tokens import encoded
 from serving.http.limits import MAX_PICTURE_BODY_BYTES, MCP_PATH
-from serving.requests import inputs
+from serving.messages import Code, Message, untranslated
+from serving.requests import inputs, readers
+
+# The warnings of these write names of tools and headers of calls into the log.
+for _name in ("mcp.server.lowlevel.server", "mcp.server.transport_security"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 _OUTPUT = {
     "type": "object",
@@ -81,8 +94,28 @@ class McpServer:
         return [Route(path, self, methods=["POST"]) for path in (MCP_PATH, f"{MCP_PATH}/")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one message of the protocol."""
-        await self._manager.handle_request(scope, receive, send)
+        """Answer one message of the protocol.
+
+        The package logs the texts of messages that it does not know, so it gets none of these.
+        """
+        sender = HttpRequest(scope, receive)
+        try:
+            content = await sender.body()
+        except ClientDisconnect:
+            raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
+        if len(content) < IN_A_THREAD:
+            checked = _checked(content)
+        else:
+            checked = await readers.of_bodies().run(address_of(sender), partial(_checked, content))
+        if isinstance(checked, Response):
+            await checked(scope, receive, send)
+            return
+        messages: list[AsgiMessage] = [{"type": "http.request", "body": checked}]
+
+        async def receive_again() -> AsgiMessage:
+            return messages.pop() if messages else await receive()
+
+        await self._manager.handle_request(scope, receive_again, send)
 
     async def _list_tools(self) -> list[types.Tool]:
         return [
@@ -141,6 +174,39 @@ class McpServer:
             await context.session.send_progress_notification(
                 token, event.done, event.total, related_request_id=str(context.request_id)
             )
+
+
+def _checked(content: bytes) -> bytes | Response:
+    """Return a body for the package, or the answer to one that it would not know.
+
+    Raises:
+        RequestError: if the body is not JSON.
+    """
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        raise RequestError(untranslated("The body is not JSON")) from None
+    body = encoded(value)
+    try:
+        message = types.JSONRPCMessage.model_validate_json(body).root
+    except ValidationError:
+        return body  # the package says what is wrong, and logs nothing
+    kinds = {
+        types.JSONRPCRequest: types.ClientRequest,
+        types.JSONRPCNotification: types.ClientNotification,
+    }
+    if (kind := kinds.get(type(message))) is None:
+        return Response(status_code=202)  # to an answer: this server asks nothing
+    try:
+        kind.model_validate(message.model_dump(by_alias=True, mode="json", exclude_none=True))
+    except ValidationError:
+        if not isinstance(message, types.JSONRPCRequest):
+            return Response(status_code=202)
+        text = "The method is unknown, or its params are wrong"
+        error = types.ErrorData(code=types.INVALID_PARAMS, message=text)
+        answer = types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
+        return JSONResponse(answer.model_dump(exclude_none=True))
+    return body
 
 
 def _picture(image: Image) -> types.ImageContent:

@@ -181,3 +181,52 @@ def test_other_requests_are_refused(site: Site):
     assert httpx.delete(f"{site.url}{PATH}/").status_code == 405
     junk = httpx.post(f"{site.url}{PATH}/", content=b"{", headers={"Accept": "*/*"})
     assert 400 <= junk.status_code < 500
+
+
+def send(site: Site, **message: Any) -> httpx.Response:
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": message.pop("content_type", "application/json"),
+    }
+    body = json.dumps({"jsonrpc": "2.0"} | message)
+    return httpx.post(site.url + PATH, content=body, headers=headers)
+
+
+SECRET = "nobody may read this"
+CALL = {"name": "generate", "arguments": {"prompt": [SECRET]}}
+WRONG = {
+    "method": {"id": 1, "method": SECRET, "params": CALL},
+    "surrogate": {"id": 1, "method": "\ud800", "params": CALL},
+    "params": {"id": 1, "method": "tools/call", "params": {"name": [SECRET]}},
+    "list": {"id": 1, "method": "tools/call", "params": [SECRET]},
+    "arguments": {"id": 1, "method": "tools/call", "params": {**CALL, "arguments": SECRET}},
+    "prompt": {"id": 1, "method": "tools/call", "params": CALL},
+    "tool": {"id": 1, "method": "tools/call", "params": {**CALL, "name": SECRET}},
+    "id": {"id": {"a": SECRET}, "method": "tools/call", "params": CALL},
+    "notification": {"method": SECRET, "params": CALL},
+    "cancelled": {"method": "notifications/cancelled", "params": {"requestId": [SECRET]}},
+    "answer": {"id": 1, "result": {"text": SECRET}},
+    "error": {"id": 1, "error": {"code": 1, "message": SECRET}},
+    "header": {"id": 1, "method": "tools/list", "content_type": f"text/{SECRET}"},
+}
+
+
+@pytest.mark.parametrize("message", WRONG.values(), ids=WRONG)
+def test_no_text_of_a_wrong_message_is_logged(
+    site: Site, message: dict[str, Any], caplog: pytest.LogCaptureFixture
+):
+    answer = send(site, **message)
+    assert answer.status_code < 500
+    if answer.status_code == 200:
+        assert '"id":1' in answer.text
+    assert send(site, id=2, method="ping").status_code == 200  # the first is done by then
+    assert SECRET not in caplog.text
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_a_message_may_not_be_nested_deeply(site: Site, caplog: pytest.LogCaptureFixture):
+    nested = json.loads("[" * 900 + "]" * 900)
+    answer = send(site, id=1, method="x", params={"a": nested})
+    assert answer.status_code == 400
+    assert "nested too deeply" in answer.text
+    assert not [record for record in caplog.records if record.exc_info]
