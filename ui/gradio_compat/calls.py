@@ -61,7 +61,8 @@ class CheckedCalls:
         keys: ApiKeys,
     ) -> None:
         self._app = app
-        self._functions = dict(page.fns)
+        # Functions of the browser alone have no `fn`: the page never calls them here.
+        self._functions = {index: each for index, each in page.fns.items() if each.fn is not None}
         self._public = {
             function.api_name: function
             for function in page.fns.values()

@@ -14,6 +14,7 @@ from ui.gradio_compat.delivery import Delivery
 from ui.gradio_compat.idempotency import Idempotency
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
+from ui.gradio_compat.values import refuse_wrong_values
 
 
 def guard(
@@ -30,6 +31,7 @@ def guard(
     page.app = mounted
     # Gradio checks which files a call may name only once it is told that the page is served.
     page.has_launched = True
+    refuse_wrong_values(page)
     # Gradio's page is an application of its own, with its own state.
     mounted.state.translate = app.state.translate
     mounted.state_holder = sessions = Sessions(page)

@@ -15,6 +15,7 @@ import gradio as gr
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
+from gradio.block_function import BlockFunction
 from starlette.testclient import TestClient
 
 from tests.ui.gradio_compat.mounted import mounted_in
@@ -116,6 +117,11 @@ def hostile(tmp_path: Path, page: Page) -> list[dict[str, Any]]:
     ]
 
 
+def with_backend(page: Page) -> list[tuple[int, BlockFunction]]:
+    """Return the functions that run here, not in the browser alone."""
+    return [item for item in page.blocks.fns.items() if item[1].fn is not None]
+
+
 # Whether every file is tried at each input, or one of them in turn.
 ONE_OR_EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 
@@ -136,7 +142,7 @@ def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
     )
     paths = itertools.cycle(["queue/join", "run/predict", "api/predict"])
     walked, files = set(), itertools.cycle(hostile)
-    for index, function in page.blocks.fns.items():
+    for index, function in with_backend(page):
         inputs = range(len(function.inputs))
         for place in inputs:
             for bad in itertools.islice(files, len(hostile) if every else 1):
@@ -147,7 +153,7 @@ def test_no_function_of_the_page_takes_a_file_that_was_not_uploaded(
                 assert answer.status_code == 403, (index, place, value, answer.text)
                 assert SECRET not in answer.text
                 walked.add((index, place))
-    assert len(walked) == sum(len(function.inputs) for function in page.blocks.fns.values()) > 50
+    assert len(walked) == sum(len(function.inputs) for _, function in with_backend(page)) > 50
     assert page.copies() == before
 
 
@@ -192,7 +198,7 @@ def test_gradio_itself_refuses_such_files(
     ]
     assert len(named) >= 5
     before = page.copies()
-    for index, function in page.blocks.fns.items():
+    for index, function in with_backend(page):
         count = len(function.inputs)
         for place in range(count):
             if function.inputs[place].stateful:
@@ -252,6 +258,16 @@ def test_gradios_routes_to_cancel_calls_are_closed(page: Page, name: str):
     """Gradio forgets a call that is cancelled, and goes on with it all the same."""
     body = {"fn_index": 0, "session_hash": "s", "event_id": "e"}
     assert page.client.post(f"/gradio_api/{name}", json=body).status_code == 404
+
+
+def test_functions_of_the_browser_alone_cannot_be_called(page: Page):
+    alone = {
+        each["id"] for each in page.blocks.config.get("dependencies", []) if not each["backend_fn"]
+    }
+    assert alone == page.blocks.fns.keys() - {index for index, _ in with_backend(page)} != set()
+    for index in alone:
+        data = [None] * len(page.blocks.fns[index].inputs)
+        assert page.join(index, data).status_code == 404
 
 
 def test_a_missing_session_is_reported_without_a_traceback(
