@@ -142,10 +142,10 @@ class Frame:
         return result
 
 
-def soft_edge(mask: np.ndarray, width: int = SOFT) -> np.ndarray:
+def soft_edge(mask: np.ndarray) -> np.ndarray:
     """Return the share `[H, W]` of a redrawn part in each pixel of a picture.
 
-    It rises from 0 outside the mask to 1 inside it, over `width` pixels, or over half the thickness
+    It rises from 0 outside the mask to 1 inside it, over `SOFT` pixels, or over half the thickness
     of a region that is thinner.
     """
     inside = mask >= REDRAWN
@@ -153,10 +153,29 @@ def soft_edge(mask: np.ndarray, width: int = SOFT) -> np.ndarray:
         return np.ones(mask.shape, np.float32)
     from scipy import ndimage  # here: it takes 0.2 s of a start
 
-    depth = np.asarray(ndimage.distance_transform_edt(inside))
+    squares = _squared_depths(inside)
     regions = np.zeros(mask.shape, np.int32)
     ndimage.label(inside, np.ones((3, 3)), output=regions)
-    ramp = np.ones(regions.max() + 1)
+    largest = np.zeros(regions.max() + 1, np.uint8)
     # Not `ndimage.maximum`, which sorts all pixels.
-    np.maximum.at(ramp, regions.ravel(), np.minimum(depth, width).ravel())
-    return np.minimum(depth / ramp[regions], 1).astype(np.float32)
+    np.maximum.at(largest, regions.ravel(), squares.ravel())
+    depths = np.sqrt(np.arange(SOFT**2 + 1))
+    shares = (depths / np.maximum(depths, 1)[:, None]).astype(np.float32)
+    return shares[largest[regions], squares]
+
+
+def _squared_depths(inside: np.ndarray) -> np.ndarray:
+    """Return the square `[H, W]` of each pixel's distance from those outside a mask.
+
+    It is at most that of `SOFT`. So it is quicker than `ndimage.distance_transform_edt`, and takes
+    the same time for every mask.
+    """
+    squares = np.where(inside, np.uint8(SOFT**2), np.uint8(0))
+    for _ in range(2):  # down the columns, then along the rows
+        nearest = squares.copy("K")
+        for pixels in range(1, SOFT):
+            further = squares + np.uint8(pixels**2)
+            np.minimum(nearest[pixels:], further[:-pixels], out=nearest[pixels:])
+            np.minimum(nearest[:-pixels], further[pixels:], out=nearest[:-pixels])
+        squares = nearest.T
+    return squares

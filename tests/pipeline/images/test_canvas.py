@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from pipeline.errors import InputError
 from pipeline.images import canvas, inputs
@@ -83,14 +84,14 @@ def test_nothing_outside_the_mask_changes(masked: Box, padding: int) -> None:
 
 
 def test_the_edge_is_soft() -> None:
-    share = canvas.soft_edge(rectangle(Box(10, 10, 50, 70)), 8)
+    share = canvas.soft_edge(rectangle(Box(10, 10, 50, 70)))
     np.testing.assert_allclose(share[30, 8:20], [0, 0, *np.arange(1, 9) / 8, 1, 1])
 
 
 def test_thin_lines_are_redrawn_too() -> None:
     mask = rectangle(Box(10, 10, 13, 70))
     mask[40:, 40] = 1
-    share = canvas.soft_edge(mask, 8)
+    share = canvas.soft_edge(mask)
     np.testing.assert_allclose(share[9:14, 30], [0, 0.5, 1, 0.5, 0])
     assert (share[40:, 40] == 1).all()
 
@@ -113,6 +114,24 @@ def test_a_mask_of_many_regions_is_not_sorted() -> None:
     assert (share == mask).all()
     assert not [name for name in called if "sort" in name]
     assert called
+
+
+def test_the_edge_is_that_of_exact_distances_without_their_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected: list[tuple[np.ndarray, np.ndarray]] = []
+    for size, side in ((64, 1), (13, 5), (4, 16), (1, 3)):
+        mask = np.kron(RNG.random((size, size + 3)) > 0.5, np.ones((side, side), bool))
+        mask[0, 0] = False
+        depths = np.minimum(np.asarray(ndimage.distance_transform_edt(mask)), canvas.SOFT)
+        regions = np.zeros(mask.shape, np.int32)
+        ndimage.label(mask, np.ones((3, 3)), output=regions)
+        largest = np.ones(regions.max() + 1)
+        np.maximum.at(largest, regions, depths)
+        expected.append((mask, (depths / largest[regions]).astype(np.float32)))
+    monkeypatch.delattr(ndimage, "distance_transform_edt")
+    for mask, share in expected:
+        np.testing.assert_array_equal(canvas.soft_edge(mask.astype(np.float32)), share)
 
 
 def test_a_part_comes_back_in_its_own_size() -> None:
