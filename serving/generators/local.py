@@ -208,17 +208,23 @@ class LocalGenerator(RequestLifecycle):
 
         Pictures of one kind fill the slots for a while before it is another one's turn.
         """
+        if self._is_full:
+            return
         is_time = is_long_ago(self._in_use_since)
         for record in arranged:
             yield record
             if is_time and is_late(record) and not self._suits(record.request):
                 return
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether no turn can be given, whatever the request."""
+        return self._slots_in_use >= self._slots or (self._encoding >= MAX_FINISHING * self._slots)
+
     def _place(self, record: Record) -> bool:
-        in_use = self._slots_in_use
-        if in_use >= self._slots or self._encoding >= MAX_FINISHING * self._slots:
+        if self._is_full:
             return False
-        if in_use and not self._suits(record.request):
+        if self._slots_in_use and not self._suits(record.request):
             return False
         kind = self._kind_of(record.request)
         if kind != self._in_use:

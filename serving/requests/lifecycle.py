@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -47,10 +48,13 @@ _KEPT_FREE = 4
 # shared by requests that come close together, and nobody waits much longer than in the fair order.
 PASSED_OVER_S = 10.0
 # Turns at the front of the queue that may be given in another order, and whose visitors are told
-# their places at every change. The bound keeps a change quick, however many wait.
+# their places soon after every change. The bound keeps that quick, however many wait.
 FRONT = 64
-# Seconds in which the other visitors are told their places after a change.
-FAR_TOLD_S = 1.0
+# Seconds in which they are told: changes that come closer together are told as one.
+TOLD_S = 0.1
+# Seconds in which the others begin to be told theirs, and between `FRONT` and the next of them:
+# a long queue leaves time for all else.
+FAR_TOLD_S, FAR_PAUSE_S = 1.0, 0.01
 # Live pictures that may wait: of one address, whose visitors can have one each, and in all.
 MOST_LIVE_EACH, MOST_LIVE = 8, 64
 # Bytes of the pictures that requests under way start from: in all, and of one address.
@@ -82,6 +86,9 @@ class RequestLifecycle(ABC):
         self._readers = Workers(1, MOST_READ, MOST_READ_EACH)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, Record] = {}  # the records of these tasks
+        self._beginning: asyncio.Handle | None = None  # of `_begin_next`, after endings
+        self._told_at = -math.inf  # the loop's time when places were told last
+        self._tells_at: asyncio.TimerHandle | None = None  # when they are told next
         self._front: set[Record] = set()  # that were told their places last
         self._far_changed = False  # whether the others are to be told theirs
         self._telling: asyncio.Task[None] | None = None  # tells them
@@ -160,10 +167,13 @@ class RequestLifecycle(ABC):
         """See `serving.generator.Generator.submit`."""
         try:
             request = expand(request, self.model)
-            self._check(request)
+            self._check_id(request)
+            check_fields(request, self.model)
+            self._check_room(request)
             read = partial(check_words, request, self._blocked)
             await self._readers.run(request.address, read)
-            self._check(request)  # others may have been admitted meanwhile
+            self._check_id(request)  # others may have been admitted meanwhile
+            self._check_room(request)
             self._admit(request)
         except RequestError as error:
             self._observer.refused(request, error)
@@ -203,8 +213,9 @@ class RequestLifecycle(ABC):
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        if self._telling:
-            self._telling.cancel()
+        for pending in (self._telling, self._tells_at):
+            if pending:
+                pending.cancel()
         waiting = (record for record in self._queue if record.started_at is None)
         for record in [*waiting, *self._live]:  # once closing, no positions are published
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
@@ -224,8 +235,8 @@ class RequestLifecycle(ABC):
     def _queue_of(self, request: Request) -> FairQueue[Record]:
         return self._live if request.live else self._queue
 
-    def _check(self, request: Request) -> None:
-        """Raise RequestError if a request cannot be drawn, or has no place, whatever its words."""
+    def _check_id(self, request: Request) -> None:
+        """Raise RequestError if a request's id is in use, or nothing can be drawn."""
         # A request that has ended may still be drawn.
         if request.id in self._tasks or not self._registry.is_free(request.id):
             raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
@@ -233,7 +244,9 @@ class RequestLifecycle(ABC):
             raise RequestError(Message(Code.STOPPING), ErrorKind.STOPPING)
         if self._slots == 0 or self.stuck:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
-        check_fields(request, self.model)
+
+    def _check_room(self, request: Request) -> None:
+        """Raise RequestError if a request has no place."""
         if not self._inputs.has_room_for(request.address, request.input_bytes):
             raise RequestError(Message(Code.NO_ROOM_FOR_UPLOADS), ErrorKind.FULL, field="image")
         if request.live:  # it takes neither a place nor a share of its visitor's requests
@@ -296,6 +309,10 @@ class RequestLifecycle(ABC):
             self._drop(record)
         self._announce_positions()
 
+    def _begin_after_endings(self) -> None:
+        self._beginning = None
+        self._begin_next()
+
     def _begin(self, record: Record) -> None:
         """Begin a request, or go on with it, after a turn of it."""
         record.turns -= 1
@@ -356,15 +373,25 @@ class RequestLifecycle(ABC):
         if record.started_at is None and not request.live:
             self._count_waiting(request, -1)
         self._stop(record)
-        if not self._closing:
+        if not (self._closing or self._beginning):
             # Others may have waited for it. Later, because this may run inside `_begin_next`.
-            asyncio.get_running_loop().call_soon(self._begin_next)
-        if not (self._closing or request.live):
-            self._announce_positions()
+            self._beginning = asyncio.get_running_loop().call_soon(self._begin_after_endings)
         self._observer.ended(record)
 
     def _announce_positions(self) -> None:
-        """Tell those at the front of the queue their places now, and the others in a while."""
+        """Tell those at the front of the queue their places soon, and the others in a while."""
+        if self._closing or self._tells_at:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._told_at + TOLD_S
+        if loop.time() >= due:
+            self._announce_front()
+        else:
+            self._tells_at = loop.call_at(due, self._announce_front)
+
+    def _announce_front(self) -> None:
+        self._tells_at = None
+        self._told_at = asyncio.get_running_loop().time()
         announced = list(islice(self._announced(self._queue.in_turn()), FRONT))
         self._front = set(announced)
         if len(announced) < FRONT:
@@ -381,7 +408,7 @@ class RequestLifecycle(ABC):
             announced = self._announced(self._queue.in_turn(), lambda each: each in self._front)
             for number, _ in enumerate(announced, start=1):
                 if number % FRONT == 0:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(FAR_PAUSE_S)
 
     def _announced(
         self, turns: Iterator[Record], but: Callable[[Record], bool] = lambda _: False

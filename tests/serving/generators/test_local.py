@@ -422,6 +422,7 @@ def test_a_change_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(owner, name, call)
 
+    monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S)
     count(LocalGenerator, "_suits")
     count(LocalGenerator, "_place")
     count(Registry, "publish")
@@ -446,6 +447,57 @@ def test_a_change_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPat
     run(test, held=True, max_waiting=1000)
 
 
+def test_changes_that_come_close_together_are_told_as_one(monkeypatch: pytest.MonkeyPatch):
+    told: list[str] = []
+    looks: list[None] = []
+    publish, begin_next = Registry.publish, LocalGenerator._begin_next
+
+    def note(registry: Registry, record: Record, event: Event) -> None:
+        if isinstance(event, Queued):
+            told.append(record.request.id)
+        publish(registry, record, event)
+
+    def look(generator: LocalGenerator) -> None:
+        looks.append(None)
+        begin_next(generator)
+
+    monkeypatch.setattr(lifecycle, "TOLD_S", 8.0, raising=False)
+    monkeypatch.setattr(Registry, "publish", note)
+    monkeypatch.setattr(LocalGenerator, "_begin_next", look)
+
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        requests = [request(visitor=str(i), images=1) for i in range(10)]
+        for each in requests:
+            await generator.submit(each)
+        await until(lambda: generator.load.running == 2)
+        assert told == []
+        await skip(8.0)  # before the requests are missed by their followers
+        assert told == [each.id for each in requests[2:]]
+        told.clear()
+        looks.clear()
+        for each in requests[2:6]:
+            generator.cancel(each.id)
+        await asyncio.sleep(0)
+        assert len(looks) == 1
+        assert told == []
+
+    run(test, held=True)
+
+
+def test_a_full_house_looks_at_no_turns(monkeypatch: pytest.MonkeyPatch):
+    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+        await generator.submit(request(images=2))
+        await until(lambda: generator.load.slots_in_use == 2)
+        monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S, raising=False)
+        asked: list[Record] = []
+        monkeypatch.setattr(generator, "_place", asked.append)
+        await generator.submit(request(images=2))
+        await generator.submit(request(images=2))
+        assert asked == []
+
+    run(test, held=True)
+
+
 def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         requests = [request(visitor=str(i), images=1) for i in range(2 * lifecycle.FRONT)]
@@ -456,6 +508,7 @@ def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
         following = asyncio.create_task(anext(generator.events(requests[-1].id)))
         await asyncio.sleep(0)
         assert not following.done()
+        await skip(lifecycle.TOLD_S)
         await skip(lifecycle.FAR_TOLD_S)
         assert await following == Queued(waiting, None)
 
