@@ -222,9 +222,9 @@ def test_a_number_of_pictures_that_does_not_fit_is_refused(pipe: SDXLPipeline, i
 
 def test_what_was_cancelled_before_it_began_is_never_drawn(pipe: SDXLPipeline) -> None:
     cancelled = Event()
-    cancelled.set()
     request = GenerateRequest("a star", num_inference_steps=3)
     drawing = pipe.prepare(request, 1, cancelled=cancelled)
+    cancelled.set()
     pipe.begin(drawing)
     assert [each.drawing for each in pipe.advance()] == [drawing]
     assert str(drawing.error) == "stopped after 0 of 3 steps"
