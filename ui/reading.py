@@ -95,7 +95,8 @@ async def told(
 
 def _steps(fields: Fields, model: Model) -> int:
     """Return the number of steps that the fields ask for, which may be any."""
-    steps, timesteps = int(fields.steps), fields.timesteps
+    typed, timesteps = fields.steps, fields.timesteps
+    steps = int(min(typed if typed >= 1 else 1, model.max_inference_steps))
     asked = GenerateRequest(
         "", num_inference_steps=steps, timesteps=timesteps, recipe=fields.recipe
     )

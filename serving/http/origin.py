@@ -56,11 +56,14 @@ def _is_address(name: str) -> bool:
     return True
 
 
+_MOST_IN_PART = 255  # bytes
+
+
 class CheckedRequests:
     """Middleware that refuses requests that a browser or proxy may have been tricked into sending.
 
-    - Requests for a path with control characters: some route patterns ignore a line break at the
-      end, others do not.
+    - Requests for a path with control characters, or with a part that no file can have as its name.
+      Some route patterns ignore a line break at the end, others do not.
     - Requests to a host that is not allowed, by `Host` or `X-Forwarded-Host`.
     - Requests that change something, sent by a page of another origin that is not in `origins`.
     - Requests framed twice, by `Content-Length` and `Transfer-Encoding` (RFC 9112, 6.1).
@@ -110,5 +113,6 @@ class CheckedRequests:
 
 
 def _check_path(scope: Scope, _: Headers) -> None:
-    if not scope["path"].isprintable():
+    parts = scope["path"].encode("utf-8", "replace").split(b"/")
+    if not scope["path"].isprintable() or max(map(len, parts)) > _MOST_IN_PART:
         raise RequestError(Message(Code.WRONG_PATH), ErrorKind.UNKNOWN)

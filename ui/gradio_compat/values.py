@@ -6,7 +6,11 @@ from typing import Any
 import gradio as gr
 from gradio.block_function import BlockFunction
 
+from serving.messages import short
+
 log = logging.getLogger(__name__)
+
+_MOST_REPEATED = 200  # characters of a message, which may repeat the value
 
 
 def refuse_wrong_values(page: gr.Blocks) -> None:
@@ -19,7 +23,7 @@ def refuse_wrong_values(page: gr.Blocks) -> None:
         except Exception as error:
             log.info("A call of %s has wrong values: %s", block_fn.name, type(error).__name__)
             text = "A value has the wrong type."
-            message = error.message if isinstance(error, gr.Error) else text
-            raise gr.Error(message, print_exception=False) from None
+            message = str(error.message) if isinstance(error, gr.Error) else text
+            raise gr.Error(short(message, _MOST_REPEATED), print_exception=False) from None
 
     page.preprocess_data = preprocess_data

@@ -53,8 +53,10 @@ def test_a_made_up_host_is_not_answered():
         assert answer.startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize("path", ["/healthz%0A", "/gradio_api/queue/join%0A", "/v1/model%00"])
-def test_a_path_has_no_control_characters(path: str):
+@pytest.mark.parametrize(
+    "path", ["/healthz%0A", "/gradio_api/queue/join%0A", "/v1/model%00", "/assets/" + 300 * "a"]
+)
+def test_a_path_has_no_control_characters_and_no_long_parts(path: str):
     with serve() as site:
         answer = raw_request(site.url, f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 404")
