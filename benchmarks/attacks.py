@@ -138,7 +138,12 @@ async def large_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -
 
 async def made_up_sessions(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
     """Join the queue in a new session for each call."""
-    return await _join(client, functions["length"], ["a red star", "(none)", False], _name())
+    return await _join(
+        client,
+        functions["length"],
+        ["a red star", "(none)", False, "", "plain", "", 25, ""],
+        _name(),
+    )
 
 
 async def unread_answers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
