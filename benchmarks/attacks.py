@@ -154,9 +154,9 @@ async def unread_answers(client: httpx.AsyncClient, functions: dict[str, int]) -
 
 async def followers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
     """Follow a request that is being drawn, and never fetch the updates."""
-    request = {"prompt": "a", "num_inference_steps": 50, "id": _name(), "keep": True}
+    request = PICTURE | {"prompt": "a", "num_inference_steps": 50, "id": _name(), "keep": True}
     async with client.stream("POST", "/v1/generate", json=request):
-        return await _join(client, functions["again"], [request["id"], None], _name())
+        return await _join(client, functions["again"], [request["id"], None, None], _name())
 
 
 async def uploads(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
