@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks import attack
+from benchmarks import attack, attacks
 from benchmarks.processes import Instance, stand_in
 from serving.http import server
 from tests.web import serve, start
@@ -75,8 +75,20 @@ def test_a_missing_key_is_reported_before_a_wrong_body(body: bytes):
         assert answer.status_code in (400, 413)
 
 
-def test_a_visitor_draws_while_another_address_attacks(tmp_path: Path):
-    instance = Instance(attack.program(tmp_path), tmp_path / "log")
+# The benchmark has further kinds, which take longer.
+KINDS = (
+    *(attacks.large_bodies, attacks.bracketed_texts, attacks.large_sessions),
+    *(attacks.made_up_sessions, attacks.unread_answers, attacks.followers, attacks.uploads),
+    *(attacks.held_heartbeats, attacks.idle_connections),
+)
+
+
+def test_a_visitor_draws_while_another_address_attacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(attack, "ATTACKS", KINDS)
+    _, *flags = attack.program(tmp_path)
+    instance = Instance(stand_in(20, "--steps", "10", *flags), tmp_path / "log")
     start(instance)
     try:
         report = attack.run(instance, 1.0 * len(attack.ATTACKS))
