@@ -154,7 +154,7 @@ async def unread_answers(client: httpx.AsyncClient, functions: dict[str, int]) -
 
 async def followers(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
     """Follow a request that is being drawn, and never fetch the updates."""
-    request = PICTURE | {"prompt": "a", "num_inference_steps": 50, "id": _name(), "keep": True}
+    request = PICTURE | {"prompt": "a", "num_inference_steps": 16, "id": _name(), "keep": True}
     async with client.stream("POST", "/v1/generate", json=request):
         return await _join(client, functions["again"], [request["id"], None, None], _name())
 
@@ -250,6 +250,7 @@ def program(folder: Path) -> list[str]:
         "a1111-api": "on",
         "trusted-proxies": 1,
         "live": "off",
+        "cache-dir": folder / "cache",  # for the servers that are started later
         "rate-per-address": 100_000,
     }
     return ["app.py", *(f"--{name}={value}" for name, value in flags.items())]

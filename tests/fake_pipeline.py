@@ -88,6 +88,8 @@ class FakePipeline(StandInPipeline):
     def _wait(self, drawings: list[Drawing]) -> None:
         with self._permitted:
             self._waiting_for = drawings
+            if self.stuck:
+                print("Stuck", flush=True)
             while not self._may_end(drawings):
                 self._permitted.wait(0.002)  # nobody tells that it is cancelled
             if self._is_let() and not all(each.is_over for each in drawings):

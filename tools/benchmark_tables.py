@@ -43,7 +43,7 @@ LOAD, CHAOS, SOAK, ATTACK = (
     "2026-11-25-load",
     "2026-11-25-chaos",
     "2026-11-25-soak",
-    "2026-11-24-attack",
+    "2026-11-27-attack",
 )
 MODES, CLUSTER = "2026-11-26-modes", "2026-11-22-cluster"
 DROPIN = "2026-11-21-1-x-cpu-dropin-{}"
@@ -674,7 +674,17 @@ def _growth() -> str:
 def _attack() -> str:
     labels = {
         "large_bodies": "bodies of 15 MB",
-        "largest_bodies": "calls of 250 kB, each in a new session",
+        "small_chunks": "bodies in chunks of one byte",
+        "many_headers": "15,000 headers",
+        "bracketed_texts": "settings with 240 kB of brackets",
+        "bracketed_files": "pictures whose settings have 1 MB of brackets",
+        "bracketed_pictures": "the same to AUTOMATIC1111's API",
+        "bracketed_lengths": "prompts of brackets to be measured",
+        "bracketed_prompts": "prompts of brackets to be drawn",
+        "lists": "prompts that name a list of 1 MB 199 times",
+        "repeated_names": "a LoRA with 200,001 names, one of them twice",
+        "large_pictures": "pictures of 31 megapixels to start from",
+        "made_up_ports": "forwarded addresses with a new port each",
         "large_sessions": "session names of 900 kB",
         "made_up_sessions": "calls, each in a new session",
         "unread_answers": "generations whose answers it never fetches",
@@ -684,13 +694,18 @@ def _attack() -> str:
         "idle_connections": "connections without a request",
     }
     return table(
-        ["one address sends", "another visitor waits", "memory afterwards"],
         [
-            ["nothing", "", figure(ATTACK, "memory_before_mb", ".0f") + " MB"],
+            *("one address sends", "another visitor waits", "`/v1/model` takes", "SIGTERM takes"),
+            "memory afterwards",
+        ],
+        [
+            ["nothing", "", "", "", figure(ATTACK, "memory_before_mb", ".0f") + " MB"],
             *(
                 [
                     label,
                     figure(ATTACK, f"{key}/visitor_waited_s") + " s",
+                    figure(ATTACK, f"{key}/model_took_s") + " s",
+                    figure(ATTACK, f"{key}/stopped_s") + " s",
                     figure(ATTACK, f"{key}/memory_mb", ".0f") + " MB",
                 ]
                 for key, label in labels.items()

@@ -180,6 +180,7 @@ def drawing(program: list[str], log: Path) -> Iterator[Instance]:
 def test_ends_though_its_devices_are_stuck(tmp_path: Path):
     log = tmp_path / "log"
     with drawing(["-m", "tests.fake_pipeline", "--stop-within", "0"], log) as instance:
+        wait_until(lambda: "Stuck" in log.read_text())
         assert instance.stop(120) == 0
     assert "A task did not stop in time" in log.read_text()
 

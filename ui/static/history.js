@@ -84,6 +84,9 @@ const show = () => {
   note.hidden = !cleared.length;
 };
 
+// Shows the list here and in the other elements of this document: only other documents are told.
+const showAll = () => dispatchEvent(new Event("storage"));
+
 const open = (isOpen) => {
   list.hidden = !isOpen;
   opener.setAttribute("aria-expanded", String(isOpen));
@@ -119,20 +122,20 @@ element.addEventListener("news", async ({ detail: news }) => {
       film.scrollLeft = 0;
     }
   }
-  show();
+  showAll();
 });
 
 const clear = () => {
   cleared = read();
   cleared.forEach(remove);
-  show();
+  showAll();
   note.querySelector("[data-undo]").focus();
 };
 
 const undo = () => {
   cleared.forEach(write);
   cleared = [];
-  show();
+  showAll();
   opener.focus();
 };
 
