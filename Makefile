@@ -19,7 +19,7 @@
 #   make bench-cpu                  the miniature, and SDXL, on a CPU, beside diffusers' pipelines
 #   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside the same
 #   make screenshots                the page in each of its states, into out/screenshots
-#   make lint                       style, imports, types, Dockerfile
+#   make lint                       style, imports, types, size, Dockerfile
 
 ACCELERATOR ?= cpu
 PYTHON ?= python3
@@ -110,6 +110,7 @@ lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pyright
+	$(VENV)/bin/python -m tools.statements
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
