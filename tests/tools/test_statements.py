@@ -36,6 +36,6 @@ def test_a_package_above_its_ceiling_is_named(
         file.write_text(source)
     (tmp_path / "pyproject.toml").write_text("[tool.statements]\nsmall = 1\nlarge = 2\n")
     monkeypatch.setattr(statements, "ROOT", tmp_path)
-    with pytest.raises(SystemExit, match="^large has 1 statements too many$"):
+    with pytest.raises(SystemExit, match=r"^large has 1 statements too many$"):
         statements.main()
     assert "large             3 statements of at most 2" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from flax import nnx
 from jax.typing import ArrayLike
 from optax import contrib
 
+from pipeline import platforms
 from pipeline.models.layers import ResnetBlock
 from pipeline.models.unet import Transformer2D
 from tools.miniature.work import Run, Tree
@@ -107,7 +108,9 @@ def minimise(
     """
     optimise = optimiser(steps, peak, warmup=min(warmup, steps // 2))
 
-    @partial(jax.jit, donate_argnums=0)
+    compiler_options = platforms.compiler_options(jax.devices()[0], jnp.float32)
+
+    @partial(jax.jit, donate_argnums=0, compiler_options=compiler_options)
     def advance(state: Tree, *given: ArrayLike) -> tuple[Tree, jax.Array]:
         value, gradient = jax.value_and_grad(loss)(state["params"], *given)
         updates, opt = optimise.update(gradient, state["opt"], state["params"])

@@ -1,0 +1,1 @@
+"""Training of a miniature that draws hundreds of things."""

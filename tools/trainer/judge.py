@@ -1,0 +1,254 @@
+"""A network that says what a picture shows: `python -m tools.trainer.judge --steps 3000`.
+
+It looks at a picture in a grid of `CELLS` by `CELLS` cells, and says of each which thing covers it
+and in which hue, and of the whole who drew it and what is behind. It learns from composed scenes
+alone, never from a picture that the miniature drew, and is measured on scenes that it has not seen.
+"""
+
+import argparse
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from PIL import Image
+
+from tools.miniature.training import minimise, parameters, with_parameters
+from tools.miniature.work import Run, Tree
+from tools.trainer.composition import (
+    COLOURS,
+    HUES,
+    PLACES,
+    TIMES,
+    Place,
+    Plain,
+    Scene,
+    boxes,
+    draw,
+    random_scene,
+)
+from tools.trainer.icons import HANDS
+from tools.trainer.things import all_things
+
+SIDE = 128  # pictures are judged at this width
+CELLS = 8
+BATCH = 48
+SHARES = (0.5, 0.3, 0.2)  # of one thing, two, several of a kind
+NAMES = tuple(thing.icon for thing in all_things())
+NOTHING = len(NAMES)
+UNSURE = -1  # cells at a thing's edge have no right answer
+BEHIND = (*COLOURS, *(f"{place} {time}" for place in PLACES for time in TIMES))
+OWN = len(HUES)  # a thing in its own colours
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a picture shows: indices into the words above.
+
+    Attributes:
+        things: int32 `[CELLS, CELLS]`, into `NAMES`; `NOTHING` or `UNSURE`.
+        hues: int32 `[CELLS, CELLS]`, into `HUES`; `OWN` or `UNSURE`.
+        hand, top, bottom: into `HANDS` and `BEHIND`; the two colours of a background differ only
+            where it fades.
+    """
+
+    things: np.ndarray
+    hues: np.ndarray
+    hand: int
+    top: int
+    bottom: int
+
+
+class Judge(nnx.Module):
+    """Convolutions from a picture to a grid of cells."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        widths = (24, 48, 96, 192, 192)
+        ins = (3, *widths[:-1])
+        strides = (2, 2, 2, 2, 1)
+        self.layers = nnx.List(
+            nnx.Conv(a, b, (3, 3), strides=(stride, stride), padding=1, rngs=rngs)
+            for a, b, stride in zip(ins, widths, strides, strict=True)
+        )
+        self.more = nnx.List(
+            nnx.Conv(width, width, (3, 3), padding=1, rngs=rngs) for width in widths
+        )
+        self.norms = nnx.List(nnx.GroupNorm(width, num_groups=8, rngs=rngs) for width in widths)
+        width = widths[-1]
+        self.of_cells = nnx.Linear(width, len(NAMES) + 1 + len(HUES) + 1, rngs=rngs)
+        self.of_whole = nnx.Linear(2 * width, len(HANDS) + 2 * len(BEHIND), rngs=rngs)
+
+    def __call__(self, pictures: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the logits of every cell and of the whole; pictures are `[B, SIDE, SIDE, 3]`."""
+        x = pictures
+        for layer, more, norm in zip(self.layers, self.more, self.norms, strict=True):
+            x = jax.nn.silu(norm(layer(x)))
+            x = x + jax.nn.silu(more(x))
+        pooled = jnp.concatenate([x.mean((1, 2)), x.max((1, 2))], -1)
+        return self.of_cells(x), self.of_whole(pooled)
+
+
+def labels_of(scene: Scene, places: list[tuple[float, float, float]]) -> Labels:
+    """Return the right answers for a scene whose things are at `places`, made by `boxes`."""
+    things = np.full((CELLS, CELLS), NOTHING, np.int32)
+    hues = np.full((CELLS, CELLS), UNSURE, np.int32)
+    middles = (np.arange(CELLS) + 0.5) / CELLS
+    for x, y, size in places:
+        far = np.maximum(abs(middles[:, None] - y), abs(middles[None] - x))
+        things[far < 0.5 * size + 0.5 / CELLS] = UNSURE
+    for item, (x, y, size) in zip(scene.items, places, strict=True):
+        far = np.maximum(abs(middles[:, None] - y), abs(middles[None] - x))
+        inside = far <= max(0.28 * size, far.min() + 1e-6)
+        things[inside] = NAMES.index(item.thing.icon)
+        hues[inside] = tuple(HUES).index(item.colour) if item.colour else OWN
+    top, bottom = _behind(scene.background)
+    return Labels(things, hues, HANDS.index(scene.hand), BEHIND.index(top), BEHIND.index(bottom))
+
+
+def _behind(background: Plain | Place) -> tuple[str, str]:
+    if isinstance(background, Plain):
+        return background.colour, background.to or background.colour
+    name = f"{background.name} {background.time}"
+    return name, name
+
+
+def example(rng: np.random.Generator) -> tuple[np.ndarray, Labels]:
+    """Compose a scene, a little blurred or noisy: uint8 [SIDE, SIDE, 3], and its labels."""
+    scene = random_scene(rng, all_things(), SHARES)
+    seed = int(rng.integers(2**31))
+    picture = draw(scene, np.random.default_rng(seed))
+    places = boxes(scene, np.random.default_rng(seed))
+    return spoiled(reduced(picture), rng), labels_of(scene, places)
+
+
+def reduced(picture: np.ndarray) -> np.ndarray:
+    """Reduce a picture to uint8 [SIDE, SIDE, 3]."""
+    return np.asarray(Image.fromarray(picture).resize((SIDE, SIDE), Image.Resampling.BOX))
+
+
+def spoiled(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Blur a picture, change its colours and add noise, all a little, as a miniature would."""
+    image = Image.fromarray(picture)
+    if rng.random() < 0.5:
+        side = int(rng.integers(SIDE // 3, SIDE))
+        small = image.resize((side, side), Image.Resampling.BILINEAR)
+        image = small.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    values = np.asarray(image, np.float32)
+    values = values * rng.uniform(0.94, 1.06, 3) + rng.uniform(-8, 8, 3)
+    values += rng.normal(0, rng.uniform(0, 8), values.shape)
+    return values.clip(0, 255).astype(np.uint8)
+
+
+def loss_fn(judge: Judge, params: Tree, pictures: jax.Array, *labels: jax.Array) -> jax.Array:
+    """Return the cross-entropy over cells and wholes."""
+    of_cells, of_whole = with_parameters(judge, params)(pictures)
+    things, hues, hand, top, bottom = labels
+    parts = jnp.split(of_whole, [len(HANDS), len(HANDS) + len(BEHIND)], -1)
+    whole = sum(
+        optax.softmax_cross_entropy_with_integer_labels(part, right).mean()
+        for part, right in zip(parts, (hand, top, bottom), strict=True)
+    )
+    named, hued = jnp.split(of_cells, [len(NAMES) + 1], -1)
+    return whole / 3 + _of_sure(named, things) + 0.5 * _of_sure(hued, hues)
+
+
+def _of_sure(logits: jax.Array, right: jax.Array) -> jax.Array:
+    sure = right != UNSURE
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(right, 0))
+    # Cells with a thing are few and say the most.
+    weight = sure * jnp.where(right == NOTHING, 0.2, 1.0)
+    return (losses * weight).sum() / jnp.maximum(weight.sum(), 1)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the judge sees: the thing and the hue in each cell, the hand, and what is behind."""
+
+    things: np.ndarray
+    hues: np.ndarray
+    hand: str
+    behind: tuple[str, str]
+    sure: np.ndarray  # of each cell's thing, [CELLS, CELLS, names and nothing]
+
+    def names(self, least: int = 1) -> list[str]:
+        """Return the icons' names that cover at least so many cells, the most frequent first."""
+        found, counts = np.unique(self.things[self.things != NOTHING], return_counts=True)
+        order = np.argsort(-counts)
+        return [NAMES[found[i]] for i in order if counts[i] >= least]
+
+
+def look(judge: Judge, pictures: np.ndarray) -> list[Seen]:
+    """Return what pictures show, uint8 `[n, H, W, 3]`."""
+    small = np.array([reduced(picture) for picture in pictures])
+    forward = jax.jit(lambda x: judge(x))
+    seen = []
+    for start in range(0, len(small), BATCH):
+        of_cells, of_whole = map(np.asarray, forward(_scaled(small[start : start + BATCH])))
+        named, hued = np.split(of_cells, [len(NAMES) + 1], -1)
+        hand, top, bottom = np.split(of_whole, [len(HANDS), len(HANDS) + len(BEHIND)], -1)
+        sure = np.asarray(jax.nn.softmax(named, -1))
+        seen += [
+            Seen(
+                named[i].argmax(-1),
+                hued[i].argmax(-1),
+                HANDS[hand[i].argmax()],
+                (BEHIND[top[i].argmax()], BEHIND[bottom[i].argmax()]),
+                sure[i],
+            )
+            for i in range(len(hand))
+        ]
+    return seen
+
+
+def _scaled(pictures: np.ndarray) -> jax.Array:
+    return jnp.asarray(pictures, jnp.float32) / 127.5 - 1
+
+
+def main() -> None:
+    """Train the judge, and measure it on scenes that it has not seen."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trainer.judge", description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/trainer/judge"))
+    parser.add_argument("--steps", type=int, default=3000)
+    options = parser.parse_args()
+    judge = Judge(nnx.Rngs(0))
+
+    def batch(i: int) -> tuple[np.ndarray, ...]:
+        rng = np.random.default_rng((7, i))
+        pictures, labels = zip(*(example(rng) for _ in range(BATCH)), strict=True)
+        fields = ("things", "hues", "hand", "top", "bottom")
+        answers = [np.array([getattr(x, name) for x in labels], np.int32) for name in fields]
+        return (np.asarray(_scaled(np.array(pictures))), *answers)
+
+    run = Run(options.work, 250)
+    state = minimise(run, partial(loss_fn, judge), parameters(judge), batch, options.steps)
+    judge = with_parameters(judge, state["average"])
+    print(json.dumps(measure(judge, 512), indent=2))
+
+
+def measure(judge: Judge, count: int, seed: int = 99) -> dict[str, float]:
+    """Return the shares that the judge gets right of unseen scenes, not spoiled."""
+    rng = np.random.default_rng(seed)
+    scenes = [random_scene(rng, all_things(), SHARES) for _ in range(count)]
+    seen = look(judge, np.array([draw(scene, rng) for scene in scenes]))
+    both = list(zip(scenes, seen, strict=True))
+    wanted = [{item.thing.icon for item in scene.items} for scene in scenes]
+    return {
+        "things": _share(
+            names <= set(what.names()) for names, what in zip(wanted, seen, strict=True)
+        ),
+        "hand": _share(scene.hand == what.hand for scene, what in both),
+        "behind": _share(_behind(scene.background) == what.behind for scene, what in both),
+    }
+
+
+def _share(outcomes) -> float:
+    return round(100 * float(np.mean(list(outcomes))), 1)
+
+
+if __name__ == "__main__":
+    main()

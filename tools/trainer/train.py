@@ -1,0 +1,134 @@
+"""Train a miniature in parts: `python -m tools.trainer.train vae | words | unet`.
+
+Each part goes on from what the parts before have written into `--work`. All randomness is seeded. A
+part that was stopped resumes.
+"""
+
+import argparse
+import json
+import re
+import time
+from functools import partial
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from pipeline.families import read_config
+from pipeline.families.family import Config
+from pipeline.models.clip import CLIPTextEncoder
+from pipeline.models.unet import UNet
+from pipeline.models.vae import VAE
+from pipeline.text.tokenizer import Tokenizers
+from tools.agreement import load_module
+from tools.miniature.export import write_weights
+from tools.miniature.latents import normalise
+from tools.miniature.training import minimise, parameters, start_as_identity, with_parameters
+from tools.miniature.vocabulary import write_tokenizer
+from tools.miniature.work import Run
+from tools.trainer.captions import vocabulary
+from tools.trainer.composition import Plain, Scene, random_scene
+from tools.trainer.reader import TextEncoders, say, teach
+from tools.trainer.shape import END, PAD_2, write_configs
+from tools.trainer.things import all_things
+from tools.trainer.train_unet import batches, encoded_scenes, loss_of, new_unet
+from tools.trainer.train_vae import draw_pool, train_vae
+
+SEED = 0
+
+
+def main() -> None:
+    """Train one part."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trainer.train", description=__doc__)
+    parser.add_argument("part", choices=("vae", "words", "unet"))
+    parser.add_argument("--work", type=Path, default=Path("runs/trainer"))
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--pictures", type=int, default=4000, help="a multiple of 16")
+    parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
+    parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
+    parser.add_argument("--name", default="gate", help="of a part of the UNet's training")
+    parser.add_argument("--after", default="", help="the part whose weights it goes on from")
+    options = parser.parse_args()
+    checkpoint = options.work / "checkpoint"
+    write_words(checkpoint)
+    config = read_config(checkpoint)
+    {"vae": make_vae, "words": make_encoders, "unet": make_unet}[options.part](config, options)
+
+
+def write_words(checkpoint: Path) -> None:
+    """Write tokenizers for the captions' words, and the configurations that follow from them."""
+    words = sorted({word for said in vocabulary() for word in re.findall("[a-z]+", said)})
+    write_tokenizer(checkpoint / "tokenizer", words, END)
+    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2)
+    write_configs(checkpoint, len(json.loads((checkpoint / "tokenizer/vocab.json").read_text())))
+
+
+def make_vae(config: Config, options: argparse.Namespace) -> None:
+    """Train the VAE."""
+    run = Run(options.work / "vae", 100)
+    vae = train_vae(config.networks["vae"], run, options.steps, options.pictures, SEED)
+    normalise(vae, draw_pool(512, SEED + 2))
+    write_weights(options.work / "checkpoint", "vae", vae)
+
+
+def make_encoders(config: Config, options: argparse.Namespace) -> None:
+    """Train the text encoders."""
+    checkpoint = options.work / "checkpoint"
+    new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(SEED))
+    encoders = TextEncoders(*map(new, config.text_encoders.values()))
+    tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
+    run = Run(options.work / "words", 250)
+    encoders = teach(encoders, tokenizers, run, options.steps, SEED)
+    write_weights(checkpoint, "text_encoder", encoders.first)
+    write_weights(checkpoint, "text_encoder_2", encoders.second)
+
+
+def make_unet(config: Config, options: argparse.Namespace) -> None:
+    """Train the UNet."""
+    checkpoint = options.work / "checkpoint"
+    tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
+    vae = load_module(VAE, config.networks["vae"], checkpoint / "vae")
+    encoders = TextEncoders(
+        *(
+            load_module(CLIPTextEncoder, part, checkpoint / name)
+            for name, part in config.text_encoders.items()
+        )
+    )
+    make = partial(make_scene, options)
+    folder = options.work / f"latents-{options.name}"
+    began = time.monotonic()
+    scenes, latents = encoded_scenes(vae, folder, make, options.pictures, SEED + 10)
+    print(f"encoded {len(scenes)} in {time.monotonic() - began:.0f} s", flush=True)
+    unet = new_unet(config, SEED)
+    if options.after:
+        unet = load_module(UNet, config.networks["unet"], checkpoint / "unet")
+    else:
+        start_as_identity(unet)
+    run = Run(options.work / f"unet-{options.name}", 100)
+
+    def check(average: dict) -> dict[str, float]:
+        write_weights(checkpoint, "unet", with_parameters(unet, average))
+        return {"minutes": round((time.monotonic() - began) / 60, 1)}
+
+    batch = batches(scenes, latents, tokenizers, say, options.batch, SEED)
+    loss = loss_of(unet, encoders, config)
+    minimise(run, loss, parameters(unet), batch, options.steps, peak=options.peak, check=check)
+    run.plot({"loss": "weighted loss"})
+
+
+def make_scene(options: argparse.Namespace, rng: np.random.Generator) -> Scene:
+    """Draw a random scene that the options allow."""
+    things = all_things()[: options.names]
+    if not options.plain:
+        return random_scene(rng, things, (0.6, 0.25, 0.15))
+    while True:
+        scene = random_scene(rng, things, (1.0, 0.0, 0.0))
+        if isinstance(scene.background, Plain) and not scene.background.to:
+            return scene
+
+
+if __name__ == "__main__":
+    main()
