@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
-from pipeline.request import SETTINGS, TINY, GenerateRequest, check_request, in_order
+from pipeline.request import SETTINGS, TINY, GenerateRequest, check_request
 from pipeline.setting_kinds import Number, Setting
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("prompt", nargs="*", help="one prompt for all pictures, or one for each picture")
-    for setting in in_order(SETTINGS.values()):
+    for setting in SETTINGS.values():
         if setting.name != "prompt":
             add(
                 f"--{setting.flag}",

@@ -59,7 +59,6 @@ def _declare(setting: Setting) -> Any:
 
 # --- the settings ---
 
-AnySetting = TypeVar("AnySetting", bound=Setting)
 R = TypeVar("R", bound="GenerateRequest")
 
 
@@ -85,8 +84,6 @@ class GenerateRequest:
             model_default=True,
             flag="guidance",
             key="CFG scale",
-            slider_high=20,
-            slider_step=0.5,
         )
     )
     num_inference_steps: int = _declare(
@@ -111,8 +108,6 @@ class GenerateRequest:
             description="The share of the steps with guidance.",
             details="Less is quicker.",
             optional=True,
-            after="guidance_scale",
-            in_per_cent=True,
         )
     )
     variation_strength: float = _declare(
@@ -146,7 +141,6 @@ class GenerateRequest:
             description="How far to undo the contrast that guidance adds.",
             details="0: not at all. For models with zero terminal SNR about 0.7.",
             optional=True,
-            after="guidance_until",
         )
     )
     loras: str = _declare(
@@ -168,7 +162,6 @@ class GenerateRequest:
             details='Names such as "DPM++ 2M Karras" are understood too.',
             key="Sampler",
             optional=True,
-            after="num_inference_steps",
         )
     )
     sigma_schedule: str = _declare(
@@ -179,7 +172,6 @@ class GenerateRequest:
             description="How noise levels are spaced.",
             key="Schedule type",
             optional=True,
-            after="scheduler",
         )
     )
     timestep_spacing: str = _declare(
@@ -187,8 +179,6 @@ class GenerateRequest:
             choices=SPACINGS,
             description="How timesteps are spaced.",
             optional=True,
-            after="sigma_schedule",
-            if_set=True,
         )
     )
     timesteps: str = _declare(
@@ -196,8 +186,6 @@ class GenerateRequest:
             description="The timesteps of the run, in place of spaced ones.",
             details="Their number is then the number of steps.",
             optional=True,
-            after="timestep_spacing",
-            if_set=True,
         )
     )
     eta: float | None = _declare(
@@ -206,8 +194,6 @@ class GenerateRequest:
             description="The share of new noise in the steps of DDIM and TCD.",
             key="Eta DDIM",
             optional=True,
-            after="timesteps",
-            if_set=True,
         )
     )
     decoder: str = _declare(
@@ -228,7 +214,6 @@ class GenerateRequest:
             least=1,
             unknown="missing_recipe",
             optional=True,
-            after="prompt",
         )
     )
     strength: float | None = _declare(
@@ -240,7 +225,6 @@ class GenerateRequest:
             key="Denoising strength",
             optional=True,
             note=f"{STRENGTH} with a picture if None.",
-            slider_step=0.01,
         )
     )
     padding: int | None = _declare(
@@ -271,7 +255,6 @@ class GenerateRequest:
             description="Run the whole network in one of so many evaluations.",
             details="More: quicker and less exact; only with a step cache.",
             optional=True,
-            after="decoder",
         )
     )
 
@@ -285,7 +268,6 @@ class GenerateRequest:
             optional=True,
             needs="refiner",
             note=f"{DENOISING_END} with a refiner if None.",
-            slider_step=0.01,
         )
     )
 
@@ -353,16 +335,6 @@ SETTINGS: Mapping[str, Setting] = {
 # Settings with one value for all pictures, or with one that follows from the first picture's.
 VALUES = [setting for setting in SETTINGS.values() if not isinstance(setting, Texts)]
 CHOICES = [name for name, setting in SETTINGS.items() if isinstance(setting, Choice)]
-
-
-def in_order(settings: Iterable[AnySetting]) -> list[AnySetting]:
-    """Return settings in the order of the page and of the command line."""
-    ordered: list[AnySetting] = []
-    for setting in settings:
-        names = [each.name for each in ordered]
-        place = names.index(setting.after) + 1 if setting.after in names else len(ordered)
-        ordered.insert(place, setting)
-    return ordered
 
 
 def effective(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,12 +40,6 @@ class Setting:
         key: name in a picture's text, by default `name`.
         optional: whether pictures' texts and links leave it out if it has its default.
         part_of: name of the setting whose default turns this one off; "" for none.
-        after: name of the setting that it follows on the page and on the command line, if that is
-            not the one declared before it.
-        on_page: whether the page shows it.
-        if_set: whether the page shows it only while it has another value than the default, which a
-            link or a picture can give it.
-        in_per_cent: whether the page shows it in per cent; it is a share from 0 to 1.
     """
 
     kind: ClassVar[Any] = str
@@ -60,10 +54,6 @@ class Setting:
     key: str = ""
     optional: bool = False
     part_of: str = ""
-    after: str = ""
-    on_page: bool = True
-    if_set: bool = False
-    in_per_cent: bool = False
 
     def named(self, name: str) -> Self:
         """Return the declaration under this name, with all names that derive from it."""
@@ -135,8 +125,6 @@ class Number(Setting):
         low, high: limits, both inclusive.
         any_high: upper limit of any model, for HTTP schemas, if it differs from `high`.
         model_default: whether a model has its own default, in its attribute of the setting's name.
-        slider_high: end of the page's slider, if it is lower.
-        slider_step: step of the page's slider.
     """
 
     kind = float
@@ -146,8 +134,6 @@ class Number(Setting):
     high: float
     any_high: float | None = None
     model_default: bool = False
-    slider_high: float | None = None
-    slider_step: float = 0.05
 
     @property
     def help(self) -> str:
@@ -162,11 +148,6 @@ class Number(Setting):
         if not self.model_default:
             return self
         return dataclasses.replace(self, default=getattr(model, self.name))
-
-    @property
-    def most_on_page(self) -> float:
-        """Largest value of the page's component."""
-        return self.high if self.slider_high is None else self.slider_high
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -194,7 +175,6 @@ class Whole(Number):
     kind = int
     noun = "a whole number"
 
-    slider_step: float = 1
     model_high: str = ""
     unavailable: Literal["out_of_range", "no_step_cache"] = "out_of_range"
 
@@ -258,8 +238,6 @@ class OwnNumber(Number):
 @dataclass(frozen=True, kw_only=True)
 class OwnWhole(OwnNumber, Whole):
     """Declaration of a whole number that may be None."""
-
-    slider_step: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)

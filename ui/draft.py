@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import gradio as gr
 
+from pipeline.request import VALUES
 from pipeline.setting_kinds import Choice, Number, OwnNumber, Whole
 from serving.generator import MAX_CHARACTERS, Model
 from ui import form, link
 from ui.events import AT_ONCE
-from ui.form import ALL, ON_PAGE, USUAL, Fields
+from ui.fields import highest
+from ui.form import ALL, USUAL, Fields
 from ui.styles import Style
 
 SCRIPT = Path(__file__).parent / "static" / "draft.js"
@@ -100,7 +102,7 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
     sizes = map(form.size_name, (*model.more_sizes, *model.coming_sizes))
     numbers = [
         each.for_model(model)
-        for each in ON_PAGE
+        for each in VALUES
         if isinstance(each, Number) and not isinstance(each, OwnNumber)
     ]
     return {
@@ -112,14 +114,14 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
             each.link: {
                 "type": "number",
                 "low": form.as_shown(each, each.low),
-                "high": form.as_shown(each, each.most_on_page),
+                "high": form.as_shown(each, highest(each)),
                 "whole": isinstance(each, Whole),
             }
             for each in numbers
         },
         **{
             each.link: {"among": ["", *each.for_model(model).choices]}
-            for each in ON_PAGE
+            for each in VALUES
             if isinstance(each, Choice)
         },
         "style": {"among": [*styles]},

@@ -15,7 +15,7 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import VALUES, in_order, with_own_names
+from pipeline.request import SETTINGS, VALUES, with_own_names
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
 from pipeline.schedulers.recipes import RECIPE_SETS
@@ -37,6 +37,7 @@ from serving.generator import MAX_CHARACTERS, Generator, Model, Request, Request
 from serving.messages import Code, Message, Param
 from ui import i18n, looks, settings, start
 from ui.events import AT_ONCE
+from ui.fields import FIELDS, highest
 from ui.styles import NONE, Style, Typed
 
 T = TypeVar("T")
@@ -49,17 +50,18 @@ ALL = 0  # the count's value for as many pictures as the model draws at once
 # Time between two checks for sizes that are not available yet.
 POLL_SECONDS = 5.0
 
-ON_PAGE = [setting for setting in VALUES if setting.on_page]
 # Fields whose values are not used beside a recipe, by their names.
 _SET_BY_RECIPE = [
-    setting.link for setting in ON_PAGE if setting.name in RECIPE_SETS and not setting.if_set
+    setting.link
+    for setting in VALUES
+    if setting.name in RECIPE_SETS and not FIELDS[setting.name].if_set
 ]
-_OWN_NUMBERS = [setting.link for setting in ON_PAGE if isinstance(setting, OwnNumber)]
-_IN_PER_CENT = [setting.link for setting in ON_PAGE if setting.in_per_cent]
+_OWN_NUMBERS = [setting.link for setting in VALUES if isinstance(setting, OwnNumber)]
+_IN_PER_CENT = [setting.link for setting in VALUES if FIELDS[setting.name].in_per_cent]
 # Ids of the elements of fields that have another name there, by the name in a `RequestError`.
 _ELEMENTS = {
     "negative_prompt": "negative",
-    **{each.name: each.flag for each in ON_PAGE},
+    **{each.name: each.flag for each in VALUES},
     **start.ELEMENTS,
 }
 _DEFAULTS: dict[str, Any] = {
@@ -70,7 +72,7 @@ _DEFAULTS: dict[str, Any] = {
     "size": USUAL,
     "images": ALL,
     "randomise": True,
-    **{setting.link: setting.default for setting in ON_PAGE},
+    **{setting.link: setting.default for setting in VALUES},
     "prompt_syntax": A1111,  # programs send plain text unless they say otherwise
 }
 
@@ -177,7 +179,7 @@ def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form
             render=False,
         ),
     }
-    parts |= {setting.link: _component(setting, model) for setting in in_order(ON_PAGE)}
+    parts |= {SETTINGS[name].link: _component(SETTINGS[name], model) for name in FIELDS}
     for name, ticked in (("randomise", True), ("several", False)):
         label, info = words[name]
         parts[name] = gr.Checkbox(
@@ -188,20 +190,20 @@ def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form
 
 
 def _component(setting: Setting, model: Model) -> Component:
-    here = setting.for_model(model)
+    here, field = setting.for_model(model), FIELDS[setting.name]
     if setting.name in start.FIELDS:
         return start.field(setting)
     named: dict[str, Any] = {
         "label": _label(setting),
         "info": i18n.SETTINGS[setting.name].info,
         "elem_id": setting.flag,
-        "elem_classes": ["if-set"] if setting.if_set else None,
+        "elem_classes": ["if-set"] if field.if_set else None,
         "render": False,
     }
     if isinstance(here, Variations | Timesteps):
         example, most = here.example, MAX_CHARACTERS
         return gr.Textbox(here.default, placeholder=example, max_length=most, **named)
-    if isinstance(here, Choice) and here.if_set:  # the style sheet finds empty fields
+    if isinstance(here, Choice) and field.if_set:  # the style sheet finds empty fields
         return gr.Textbox(here.default, placeholder=", ".join(here.choices), **named)
     if isinstance(here, Choice):
         # Without a filter, touching it opens no keyboard.
@@ -218,8 +220,8 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Number):
         named["visible"] = here.low < here.high
         # Gradio refuses a slider with a single value, even a hidden one.
-        most = (here if named["visible"] else cast(Number, setting)).most_on_page
-        limits = here.low, most, here.default, here.slider_step
+        most = highest(here if named["visible"] else cast(Number, setting))
+        limits = here.low, most, here.default, field.step
         low, high, value, step = (as_shown(here, number) for number in limits)
         return gr.Slider(low, high, value, step=step, **named)
     raise TypeError(f"{setting.name} has no component")
@@ -238,12 +240,12 @@ def _choices(setting: Choice, model: Model) -> list[tuple[str, str]]:
 
 def _label(setting: Setting) -> str:
     label = i18n.SETTINGS[setting.name].label
-    return f"{label} (%)" if setting.in_per_cent else label
+    return f"{label} (%)" if FIELDS[setting.name].in_per_cent else label
 
 
 def as_shown(setting: Setting, number: float) -> float:
     """Return a setting's number as the page shows it."""
-    return i18n.per_cent(number) if setting.in_per_cent else number
+    return i18n.per_cent(number) if FIELDS[setting.name].in_per_cent else number
 
 
 def _qualities(model: Model) -> list[tuple[str, str]]:
@@ -553,7 +555,7 @@ def as_fields(
     if typed is not None:
         found = settings.as_typed(found, typed)
     found = _with_scheduler_here(found, model, notes)
-    numbers = {setting.link: _within(setting, found, model, notes) for setting in ON_PAGE}
+    numbers = {setting.link: _within(setting, found, model, notes) for setting in VALUES}
     if read_as_plain(found.prompt, found.negative_prompt):
         numbers["prompt_syntax"] = _DEFAULTS["prompt_syntax"]
     notes += _differences(found, model)
@@ -582,7 +584,7 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
         params: dict[str, Param] = {"field": setting.name, "value": str(value), **here.limits}
         notes.append(i18n.translate(Message(Code(fault.code), params)))
         return here.default
-    used = min(max(value, here.low), here.most_on_page)
+    used = min(max(value, here.low), highest(here))
     if used != value:
         before, after = as_shown(setting, value), as_shown(setting, used)
         notes.append(i18n.adjusted(_label(setting), before, after))

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 import gradio as gr
 from gradio.data_classes import FileData
 
+from pipeline.request import VALUES
 from pipeline.setting_kinds import add_variation, random_seed
 from serving.generator import (
     Done,
@@ -145,7 +146,7 @@ class Drawing:
             request = await began_with.added(request, model)
         await self._generator.submit(request)
         self._note(request.id)
-        numbers = {setting.link: getattr(request, setting.name) for setting in form.ON_PAGE}
+        numbers = {setting.link: getattr(request, setting.name) for setting in VALUES}
         # LoRAs that the prompt names are not chosen as well.
         numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
         asked = fields._replace(**numbers, randomise=False)

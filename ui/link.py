@@ -12,21 +12,21 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, effective, with_own_names
+from pipeline.request import SETTINGS, VALUES, effective, with_own_names
 from pipeline.setting_kinds import Choice, Number, Setting
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Generator, Model
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
 from ui.events import AT_ONCE
-from ui.form import ON_PAGE, Fields
+from ui.form import Fields
 from ui.styles import NONE, Style
 
 NAMES = (
     "prompt",
     "negative_prompt",
     "style",
-    *(each.link for each in ON_PAGE),
+    *(each.link for each in VALUES),
     "several",
     "size",
     "images",
@@ -41,7 +41,7 @@ def to_query(fields: Fields) -> str:
     """
     if form.read_as_plain(fields.prompt, fields.negative_prompt):
         fields = fields._replace(prompt_syntax=PLAIN)
-    numbers = effective({each.name: getattr(fields, each.link) for each in ON_PAGE})
+    numbers = effective({each.name: getattr(fields, each.link) for each in VALUES})
     values = {
         "prompt": fields.prompt,
         "negative_prompt": fields.negative_prompt,
@@ -94,7 +94,7 @@ def from_query(
     found = Settings(
         prompt=given.get("prompt", ""),
         negative_prompt=given.get("negative_prompt", ""),
-        **{setting.name: value(setting) for setting in ON_PAGE},
+        **{setting.name: value(setting) for setting in VALUES},
     )
     style = one_of("style", list(styles))
     fields, differences = form.as_fields(found, model)

@@ -10,6 +10,7 @@ from pipeline.request import CHOICES, SETTINGS, VALUES, effective, with_recipe
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from serving.generator import MAX_CHARACTERS, Image, Model, Request
 from ui import i18n
+from ui.fields import FIELDS
 from ui.styles import NONE, Typed
 
 
@@ -90,7 +91,7 @@ def described(settings: Settings, style: str = NONE) -> list[tuple[str, str]]:
 def _written(name: str, value: Any) -> str:
     if name in CHOICES:
         return SETTINGS[name].in_text(value)
-    if name in SETTINGS and SETTINGS[name].in_per_cent:
+    if name in FIELDS and FIELDS[name].in_per_cent:
         return f"{i18n.written(i18n.per_cent(value))} %"
     return i18n.written(value)
 

@@ -17,7 +17,6 @@ from pipeline.request import (
     GenerateRequest,
     check_request,
     effective,
-    in_order,
     misfits,
     with_named_loras,
 )
@@ -77,18 +76,8 @@ def test_no_two_settings_have_the_same_name(names: str):
 
 
 def test_settings_refer_to_settings():
-    referred = {name for each in SETTINGS.values() for name in (each.part_of, each.after)}
+    referred = {each.part_of for each in SETTINGS.values()}
     assert referred - {""} <= SETTINGS.keys()
-
-
-def test_the_order_on_the_page():
-    names = [setting.name for setting in in_order(VALUES)]
-    assert names[:11] == [
-        *("guidance_scale", "guidance_until", "guidance_rescale", "num_inference_steps"),
-        *("scheduler", "sigma_schedule", "timestep_spacing", "timesteps", "eta", "seed"),
-        "variation_strength",
-    ]
-    assert sorted(names) == sorted(setting.name for setting in VALUES)
 
 
 def test_limits_of_a_model():

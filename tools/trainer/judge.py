@@ -48,7 +48,7 @@ OWN = len(HUES)  # a thing in its own colours
 
 @dataclass(frozen=True)
 class Labels:
-    """What a picture shows: indices into the words above.
+    """The right answers about a picture: indices into the words above.
 
     Attributes:
         things: int32 `[CELLS, CELLS]`, into `NAMES`; `NOTHING` or `UNSURE`.
@@ -167,7 +167,7 @@ def _of_sure(logits: jax.Array, right: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the judge sees: the thing and the hue in each cell, the hand, and what is behind."""
+    """The answers about a picture: the thing and the hue in each cell, the hand, and what is behind."""
 
     things: np.ndarray
     hues: np.ndarray
