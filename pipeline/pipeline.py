@@ -46,9 +46,8 @@ from pipeline.request import (
     check_request,
     effective,
     misfits,
-    with_recipe,
-    with_strength,
 )
+from pipeline.resolve import resolve
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
 from pipeline.runtime.beside import Beside, load_beside, measure_beside
@@ -398,9 +397,14 @@ class SDXLPipeline:
         return self._adapters.loaded
 
     @property
+    def distilled(self) -> bool:
+        """Whether the model draws in few steps without a LoRA."""
+        return self.recipe is not None
+
+    @property
     def recipes(self) -> tuple[LoraRecipe, ...]:
         """The recipes of the loaded LoRAs, which `generate` takes by name."""
-        return () if self.recipe is not None else find_lora_recipes(self.loras, self.family)
+        return () if self.distilled else find_lora_recipes(self.loras, self.family)
 
     def load_lora(self, source: str | Path, name: str | None = None) -> str:
         """Load a LoRA, with which `generate` can then draw; nothing is compiled.
@@ -736,16 +740,13 @@ class SDXLPipeline:
         """
         count = self.images_per_request if images is None else images
         check_count("images", count, 1, self.images_per_request)
-        asked = check_request(request, count)
-        checked = self._with_recipes(asked)
-        if image is not None:
-            checked = with_strength(checked)
+        checked = resolve(check_request(request, count), self, has_image=image is not None)
+        checked = self._with_own_timesteps(checked)
         checked = resolved(checked, self.wildcard_dir, cancelled)
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
         if refiner is not None:
-            few_steps = self.recipe is not None or asked.recipe != ""
-            checked = refiner.with_default(checked, scheduler, denoising_start, few_steps)
+            checked = refiner.with_default(checked, scheduler, denoising_start)
         check_output(checked, output_type, self.tiny_vae is not None, refiner is not None)
         check_cache(checked, self.step_cache)
         check_latents(latents, denoising_start)
@@ -845,9 +846,9 @@ class SDXLPipeline:
             return Length(tokens.count, length, tokens.truncated)
         return Length(tokens.count - 2, chunks * (length - 2), tokens.truncated, tokens.chunks)
 
-    def _with_recipes(self, request: Request) -> Request:
-        """Return a request with the settings of its recipe, and with the model's own timesteps."""
-        request, own = with_recipe(request, self.recipes), self.recipe
+    def _with_own_timesteps(self, request: Request) -> Request:
+        """Return a request with the timesteps of a distilled model's recipe, if it follows it."""
+        own = self.recipe
         if own is None or self.scheduler != own.scheduler or request.scheduler:
             return request
         if request.timesteps or request.steps != len(own.timesteps):

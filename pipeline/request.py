@@ -7,7 +7,7 @@ pictures and the page's components are made from `SETTINGS`, which lists these d
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +41,8 @@ from pipeline.setting_kinds import (
     Whole,
     parse_variations,
 )
-from pipeline.text.loras import format_loras, parse_loras, take_tags
-from pipeline.text.prompt_syntax import A1111, PLAIN, SYNTAXES
+from pipeline.text.loras import parse_loras
+from pipeline.text.prompt_syntax import PLAIN, SYNTAXES
 
 FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
@@ -58,8 +58,6 @@ def _declare(setting: Setting) -> Any:
 
 
 # --- the settings ---
-
-R = TypeVar("R", bound="GenerateRequest")
 
 
 @dataclass(frozen=True)
@@ -364,68 +362,6 @@ def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{key: value for key, value in found.items() if value}}
 
 
-def with_recipe(request: R, available: Iterable[recipes.LoraRecipe]) -> R:
-    """Return a request in which the settings of its recipe stand in place of the recipe's name.
-
-    A number of steps that the recipe was made for is kept, and so is a weight of its LoRA.
-
-    Raises:
-        InputError: if the recipe is not available, or there are too many LoRAs.
-    """
-    if not request.recipe:
-        return request
-    by_name = {recipe.name: recipe for recipe in available}
-    if request.recipe not in by_name:
-        right = f"one of {', '.join(map(repr, by_name))}" if by_name else "none, without its LoRA"
-        raise InputError(f"recipe is {request.recipe!r}; expected {right}")
-    recipe = by_name[request.recipe]
-    settings = dict(recipe.settings)
-    if request.num_inference_steps in recipe.steps:
-        del settings["num_inference_steps"]
-    try:
-        loras = format_loras({recipe.lora: 1.0, **parse_loras(request.loras)})
-    except ValueError as error:
-        raise InputError(f"loras and recipe {request.recipe!r}: {error}") from error
-    return dataclasses.replace(request, **settings, loras=loras, recipe="")
-
-
-def with_strength(request: R) -> R:
-    """Return a request that starts from a picture, with the default strength if it has none."""
-    strength = STRENGTH if request.strength is None else request.strength
-    return dataclasses.replace(request, strength=strength)
-
-
-def with_named_loras(request: R) -> R:
-    """Return a request in AUTOMATIC1111's syntax with the LoRAs that its prompts name.
-
-    Their tags, such as `<lora:pixel:0.8>`, leave the prompts. The weight in a tag counts more than
-    that in `loras`. A request in plain syntax stays as it is.
-
-    Raises:
-        InputError: if there are too many LoRAs.
-    """
-    if request.prompt_syntax != A1111:
-        return request
-    prompts = [take_tags(text)[0] for text in _texts(request.prompt)]
-    try:
-        loras = format_loras(all_loras(request))
-    except ValueError as error:
-        raise InputError(f"loras and the LoRAs of prompts: {error}") from error
-    prompt = prompts[0] if isinstance(request.prompt, str) else tuple(prompts)
-    return dataclasses.replace(request, prompt=prompt, loras=loras)
-
-
-def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
-    """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name."""
-    tags = [take_tags(text)[1] for text in _texts(request.prompt)]
-    named = {name: weights for text in tags for name, weights in parse_loras(text).items()}
-    return {**request.lora_weights, **named}
-
-
-def _texts(prompt: str | Sequence[str]) -> Sequence[str]:
-    return [prompt] if isinstance(prompt, str) else prompt
-
-
 @dataclass(frozen=True)
 class Misfit:
     """Reason why a setting cannot be used together with another one.
@@ -538,7 +474,7 @@ def check_request(request: GenerateRequest, images: int) -> Request:
             values[name] = _per_picture(name, "" if absent else values[name], images)
         else:
             values[name] = setting.checked(values[name])
-    checked = with_named_loras(Request(**values, images=images))
+    checked = Request(**values, images=images)
     return dataclasses.replace(checked, num_inference_steps=checked.steps)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import gradio as gr
 
 from pipeline.errors import InputError
-from pipeline.request import GenerateRequest, with_recipe
+from pipeline.request import GenerateRequest
+from pipeline.resolve import with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
 from pipeline.text.prompt_syntax import A1111
 from pipeline.text.wildcards import options_of

@@ -6,7 +6,8 @@ from typing import Any
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from pipeline.request import CHOICES, SETTINGS, VALUES, effective, with_recipe
+from pipeline.request import CHOICES, SETTINGS, VALUES, effective
+from pipeline.resolve import with_recipe
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from serving.generator import MAX_CHARACTERS, Image, Model, Request
 from ui import i18n

@@ -22,6 +22,7 @@ from pipeline.request import (
     check_request,
     effective,
 )
+from pipeline.resolve import with_named_loras
 from pipeline.setting_kinds import MAX_SEED, Number, Texts
 from pipeline.strict_json import unique_names
 
@@ -209,7 +210,7 @@ class _Reader:
         check_count("images", images, 1, MAX_IMAGES)
         seed = (self._defaults.get("seed", 0) + first) % (MAX_SEED + 1)
         values = {**self._defaults, "seed": seed, **given}
-        request = check_request(GenerateRequest(**values), images)
+        request = with_named_loras(check_request(GenerateRequest(**values), images))
         files = {name: self._path(name, others) for name in _FILES}
         check_origin(request, files["image"], files["mask"])
         left_out = tuple(name for name in _FROM_MODEL if name not in values)

@@ -108,21 +108,14 @@ class Refiner:
         return self._by_size[base.shapes.height, base.shapes.width]
 
     def with_default(
-        self,
-        request: Request,
-        scheduler: SchedulerConfig,
-        denoising_start: float | None,
-        few_steps: bool,
+        self, request: Request, scheduler: SchedulerConfig, denoising_start: float | None
     ) -> Request:
         """Return a request that says where the refiner goes on, by default at `DENOISING_END`.
 
-        The default leaves the refiner out if one of the models would have no step, and if the base
-        model was distilled for few steps.
+        The default leaves the refiner out if one of the models would have no step.
         """
         if request.denoising_end is not None:
             return request
-        if few_steps:
-            return replace(request, denoising_end=1.0)
         chosen = replace(request, denoising_end=DENOISING_END)
         try:
             part_of(scheduler, chosen, denoising_start)

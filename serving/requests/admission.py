@@ -9,13 +9,10 @@ from pipeline.request import (
     TINY,
     GenerateRequest,
     Misfit,
-    all_loras,
     faults,
     misfits,
-    with_named_loras,
-    with_recipe,
-    with_strength,
 )
+from pipeline.resolve import all_loras, resolve
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from pipeline.text.prompt_syntax import MAX_TEXTS, texts_of
 from serving.generator import (
@@ -30,9 +27,7 @@ from serving.requests.blocked_words import BlockedWords
 
 
 def expand(request: Request, model: Model) -> Request:
-    """Return a request with its strength, the settings of its recipe, and all LoRAs that it needs.
-
-    LoRAs can be named by the recipe, and by prompts in AUTOMATIC1111's syntax.
+    """Resolve a request for a model, a live one as the quickest that the model draws.
 
     Raises:
         RequestError: if the model has no such recipe or draws no live pictures, or the request has
@@ -40,15 +35,13 @@ def expand(request: Request, model: Model) -> Request:
     """
     if request.live:
         request = _as_live(request, model)
-    if request.image is not None:
-        request = with_strength(request)
     known = list(model.recipe_names)
     if request.recipe not in ("", *known):
         if known:
             raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=known)
         raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
     try:
-        return with_recipe(with_named_loras(request), model.recipes)
+        return resolve(request, model, has_image=request.image is not None)
     except InputError as error:
         count = len(all_loras(request)) + (request.recipe != "")
         params: dict[str, Param] = {"count": count, "limit": MAX_LORAS}

@@ -1,7 +1,6 @@
 """The declarations of settings, and everything that is made from them."""
 
 import inspect
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from pipeline import SDXLPipeline
 from pipeline.__main__ import _parser
-from pipeline.errors import InputError
 from pipeline.images.metadata import Settings
 from pipeline.request import (
     SETTINGS,
@@ -18,7 +16,6 @@ from pipeline.request import (
     check_request,
     effective,
     misfits,
-    with_named_loras,
 )
 from pipeline.setting_kinds import (
     Choice,
@@ -330,27 +327,6 @@ def test_a_seed_that_is_absent_is_random():
     seeds = {seed.absent_value(Model) for _ in range(20)}
     assert len(seeds) > 15
     assert not any(map(seed.fault, seeds))
-
-
-def test_prompts_name_loras():
-    asked = GenerateRequest("a <lora:b:2> fox<lora:a:1:3>", loras="a:2,c:1", prompt_syntax="a1111")
-    found = with_named_loras(asked)
-    assert (found.prompt, found.loras) == ("a fox", "a:3:1,b:2,c:1")
-    assert with_named_loras(found) == found
-    several = check_request(replace(asked, prompt=("a <lora:b>", "c <lora:b:2>")), 2)
-    assert (several.prompts, several.loras) == (["a", "c"], "a:2,b:2,c:1")
-
-
-def test_plain_prompts_name_no_loras():
-    asked = GenerateRequest("a <lora:b:2> fox", loras="a:2")
-    assert with_named_loras(asked) == asked
-
-
-def test_too_many_loras_in_prompts():
-    many = ",".join(f"own{i}:1" for i in range(8))
-    asked = GenerateRequest("a <lora:b:2> fox", loras=many, prompt_syntax="a1111")
-    with pytest.raises(InputError, match="loras and the LoRAs of prompts: 9 LoRAs are too many"):
-        with_named_loras(asked)
 
 
 def test_the_syntax_of_prompts():

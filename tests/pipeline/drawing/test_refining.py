@@ -15,7 +15,7 @@ from pipeline.drawing.drawing import Drawing
 from pipeline.families import read_config
 from pipeline.families.refiners import read_refiner
 from pipeline.families.single_files import UNET_FILE
-from pipeline.request import GenerateRequest, check_request
+from pipeline.request import GenerateRequest
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, CompilationCount
 from tools.adapter_files import draw_adapter, write_adapter
 from tools.agreement import relative_error
@@ -106,11 +106,6 @@ def test_the_refiner_draws_by_default_where_it_has_a_step(pipe: SDXLPipeline) ->
     [picture, _] = drawn(pipe, output_type="pil", num_inference_steps=1)
     settings = metadata.from_text(picture.info[metadata.KEY])
     assert (settings.denoising_end, settings.refiner) == (1, None)
-    # A recipe's pictures are drawn by the base model, and say so.
-    assert pipe._refiner is not None
-    request, scheduler = check_request(GenerateRequest("a star"), 1), pipe._config.scheduler
-    found = pipe._refiner.with_default(request, scheduler, None, few_steps=True)
-    assert found.denoising_end == 1
 
 
 @pytest.mark.parametrize("scheduler", ["euler-ancestral", "heun"])

@@ -17,7 +17,8 @@ from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE
 from pipeline.images import metadata
-from pipeline.request import GenerateRequest, faults, misfits, with_recipe
+from pipeline.request import GenerateRequest, faults, misfits
+from pipeline.resolve import with_recipe
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.recipes import (
     LORAS,

@@ -1,0 +1,112 @@
+"""Resolution of a request: every value that depends on what the model has.
+
+The page, HTTP, batches and Python all call `resolve`, so that they draw the same. Nothing here
+imports JAX.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from pipeline.errors import InputError
+from pipeline.request import STRENGTH, GenerateRequest
+from pipeline.schedulers.recipes import LoraRecipe
+from pipeline.text.loras import format_loras, parse_loras, take_tags
+from pipeline.text.prompt_syntax import A1111
+
+R = TypeVar("R", bound=GenerateRequest)
+
+
+class Facts(Protocol):
+    """The properties of a model that decide about requests.
+
+    Attributes:
+        recipes: the recipes that requests can name.
+        refiner: the name of the refiner; None if there is none.
+        distilled: whether the model draws in few steps without a LoRA.
+    """
+
+    @property
+    def recipes(self) -> Sequence[LoraRecipe]: ...
+    @property
+    def refiner(self) -> str | None: ...
+    @property
+    def distilled(self) -> bool: ...
+
+
+def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
+    """Decide what a request leaves to the model: LoRAs, recipe, strength, and whether to refine.
+
+    A resolved request resolves to itself. The request may have any other faults.
+
+    Args:
+        ask: the request.
+        facts: the model's.
+        has_image: whether it starts from a picture.
+
+    Raises:
+        InputError: if the recipe is not available, or there are too many LoRAs.
+    """
+    few_steps = facts.distilled or ask.recipe != ""
+    request = with_recipe(with_named_loras(ask), facts.recipes)
+    if has_image and request.strength is None:
+        request = dataclasses.replace(request, strength=STRENGTH)
+    if facts.refiner is not None and few_steps and request.denoising_end is None:
+        request = dataclasses.replace(request, denoising_end=1.0)  # the base model alone
+    return request
+
+
+def with_recipe(request: R, available: Iterable[LoraRecipe]) -> R:
+    """Return a request in which the settings of its recipe stand in place of the recipe's name.
+
+    A number of steps that the recipe was made for is kept, and so is a weight of its LoRA.
+
+    Raises:
+        InputError: if the recipe is not available, or there are too many LoRAs.
+    """
+    if not request.recipe:
+        return request
+    by_name = {recipe.name: recipe for recipe in available}
+    if request.recipe not in by_name:
+        right = f"one of {', '.join(map(repr, by_name))}" if by_name else "none, without its LoRA"
+        raise InputError(f"recipe is {request.recipe!r}; expected {right}")
+    recipe = by_name[request.recipe]
+    settings = dict(recipe.settings)
+    if request.num_inference_steps in recipe.steps:
+        del settings["num_inference_steps"]
+    try:
+        loras = format_loras({recipe.lora: 1.0, **parse_loras(request.loras)})
+    except ValueError as error:
+        raise InputError(f"loras and recipe {request.recipe!r}: {error}") from error
+    return dataclasses.replace(request, **settings, loras=loras, recipe="")
+
+
+def with_named_loras(request: R) -> R:
+    """Return a request in AUTOMATIC1111's syntax with the LoRAs that its prompts name.
+
+    Their tags, such as `<lora:pixel:0.8>`, leave the prompts. The weight in a tag counts more than
+    that in `loras`. A request in plain syntax stays as it is.
+
+    Raises:
+        InputError: if there are too many LoRAs.
+    """
+    if request.prompt_syntax != A1111:
+        return request
+    prompts = [take_tags(text)[0] for text in _texts(request.prompt)]
+    try:
+        loras = format_loras(all_loras(request))
+    except ValueError as error:
+        raise InputError(f"loras and the LoRAs of prompts: {error}") from error
+    prompt = prompts[0] if isinstance(request.prompt, str) else tuple(prompts)
+    return dataclasses.replace(request, prompt=prompt, loras=loras)
+
+
+def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
+    """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name."""
+    tags = [take_tags(text)[1] for text in _texts(request.prompt)]
+    named = {name: weights for text in tags for name, weights in parse_loras(text).items()}
+    return {**request.lora_weights, **named}
+
+
+def _texts(prompt: str | Sequence[str]) -> Sequence[str]:
+    return [prompt] if isinstance(prompt, str) else prompt

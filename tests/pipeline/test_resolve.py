@@ -1,0 +1,78 @@
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InputError
+from pipeline.request import GenerateRequest
+from pipeline.resolve import resolve, with_named_loras
+from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+
+[RECIPE] = find_lora_recipes(["sdxl_lightning_4step_lora"], "Stable Diffusion XL")
+
+
+@dataclass(frozen=True)
+class Model:
+    recipes: tuple[LoraRecipe, ...] = (RECIPE,)
+    refiner: str | None = None
+    distilled: bool = False
+
+
+def test_prompts_name_loras():
+    asked = GenerateRequest("a <lora:b:2> fox<lora:a:1:3>", loras="a:2,c:1", prompt_syntax="a1111")
+    found = with_named_loras(asked)
+    assert (found.prompt, found.loras) == ("a fox", "a:3:1,b:2,c:1")
+    assert with_named_loras(found) == found
+    several = with_named_loras(replace(asked, prompt=("a <lora:b>", "c <lora:b:2>")))
+    assert (several.prompt, several.loras) == (("a", "c"), "a:2,b:2,c:1")
+
+
+def test_plain_prompts_name_no_loras():
+    asked = GenerateRequest("a <lora:b:2> fox", loras="a:2")
+    assert with_named_loras(asked) == asked
+
+
+def test_too_many_loras_in_prompts():
+    many = ",".join(f"own{i}:1" for i in range(8))
+    asked = GenerateRequest("a <lora:b:2> fox", loras=many, prompt_syntax="a1111")
+    with pytest.raises(InputError, match="loras and the LoRAs of prompts: 9 LoRAs are too many"):
+        with_named_loras(asked)
+
+
+requests = st.builds(
+    GenerateRequest,
+    prompt=st.sampled_from(["a fox", "a <lora:pixel:0.5> fox", ("a <lora:b:2>", "b")]),
+    prompt_syntax=st.sampled_from(["plain", "a1111"]),
+    recipe=st.sampled_from(["", RECIPE.name]),
+    loras=st.sampled_from(["", "own:1"]),
+    num_inference_steps=st.integers(1, 50),
+    strength=st.sampled_from([None, 0.3]),
+    denoising_end=st.sampled_from([None, 0.5, 1.0]),
+)
+models = st.builds(Model, refiner=st.sampled_from([None, "refiner"]), distilled=st.booleans())
+
+
+@given(requests, models, st.booleans())
+def test_a_resolved_request_resolves_to_itself(ask: GenerateRequest, model: Any, has_image: bool):
+    resolved = resolve(ask, model, has_image=has_image)
+    assert resolve(resolved, model, has_image=has_image) == resolved
+
+
+def test_few_steps_are_not_refined():
+    quick, ask = GenerateRequest("a fox", recipe=RECIPE.name), GenerateRequest("a fox")
+    refined = Model(refiner="refiner")
+    assert resolve(quick, refined, has_image=False).denoising_end == 1
+    assert resolve(ask, replace(refined, distilled=True), has_image=False).denoising_end == 1
+    assert resolve(ask, refined, has_image=False).denoising_end is None
+    assert resolve(quick, Model(), has_image=False).denoising_end is None
+    chosen = resolve(replace(quick, denoising_end=0.5), refined, has_image=False)
+    assert chosen.denoising_end == 0.5
+
+
+def test_a_picture_to_start_from_has_a_strength():
+    ask = GenerateRequest("a fox")
+    assert resolve(ask, Model(), has_image=True).strength == 0.8
+    assert resolve(ask, Model(), has_image=False).strength is None
+    assert resolve(replace(ask, strength=0.3), Model(), has_image=True).strength == 0.3
