@@ -672,7 +672,7 @@ class SDXLPipeline:
         again = replace(asked, strength=enlarge_strength, padding=None, denoising_end=end)
         if enlarge_steps is not None:
             again = replace(again, num_inference_steps=enlarge_steps, timesteps="")
-        self._check_again(again, enlarge)
+        self._check_again(again, images, enlarge)
         given = latents, "np", cancelled, image, mask, denoising_start
         first = self._drawn(self.prepare(asked, images, *size, *given), *follow)
         larger = [fitted(each, *enlarge) for each in first.images]
@@ -680,12 +680,14 @@ class SDXLPipeline:
         found = self._drawn(self.prepare(again, images, *enlarge, *given), *follow)
         return replace(found, flagged=[*map(or_, first.flagged, found.flagged)])
 
-    def _check_again(self, request: GenerateRequest, size: tuple[int, int]) -> None:
+    def _check_again(
+        self, request: GenerateRequest, images: int | None, size: tuple[int, int]
+    ) -> None:
         """Raise InputError unless finished pictures can be drawn again in another size."""
         self._sampler(*size)
         if self._config.takes_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
-        check_request(request, 1)
+        check_request(request, self.images_per_request if images is None else images)
 
     def _drawn(
         self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None
@@ -759,6 +761,8 @@ class SDXLPipeline:
         origin = read_origin(
             image, mask, count, run.shapes.height, run.shapes.width, checked.padding
         )
+        if origin is not None and output_type == "np":
+            origin.check_one_size()
         drawing = make_drawing(
             checked,
             self._config,

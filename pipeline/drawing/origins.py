@@ -34,6 +34,16 @@ class Origin:
     masks: np.ndarray | None
     frames: Sequence[Frame]
 
+    def check_one_size(self) -> None:
+        """Raise InputError if the results, which have the frames' sizes, fit no single array."""
+        sizes = {frame.pixels.shape[1::-1] for frame in self.frames}
+        if len(sizes) > 1:
+            found = ", ".join(f"{width}x{height}" for width, height in sorted(sizes))
+            raise InputError(
+                f"image has pictures of the sizes {found}; expected a single size, because"
+                " output_type 'np' and enlarge put all pictures into one array"
+            )
+
 
 def check_origin(
     request: Request,

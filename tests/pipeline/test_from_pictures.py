@@ -28,8 +28,8 @@ def pipe() -> SDXLPipeline:
 
 def drawn(pipe: SDXLPipeline, output_type: str = "latent", **options: Any) -> Any:
     """Return the pictures of a request with 4 steps, one picture by default."""
-    given: dict[str, Any] = {"images": 1, "num_inference_steps": 4, **options}
-    return pipe.generate("a star", output_type=output_type, **given).images
+    given: dict[str, Any] = {"prompt": "a star", "images": 1, "num_inference_steps": 4, **options}
+    return pipe.generate(output_type=output_type, **given).images
 
 
 def test_a_picture_with_little_strength_stays_near(pipe: SDXLPipeline) -> None:
@@ -170,6 +170,32 @@ def test_a_picture_is_extended(pipe: SDXLPipeline, sides: dict[str, int]) -> Non
 def test_refused_sides_and_sizes(pipe: SDXLPipeline, given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         drawn(pipe, **given)
+
+
+def test_each_picture_is_drawn_again_with_its_own_prompt(pipe: SDXLPipeline) -> None:
+    prompts = "a star", "a heart"
+    both = drawn(pipe, prompt=prompts, images=2, enlarge=(16, 16))
+    for i, prompt in enumerate(prompts):
+        alone = drawn(pipe, prompt=prompt, images=1, seed=i, enlarge=(16, 16))
+        np.testing.assert_array_equal(both[i], alone[0])
+
+
+def test_pictures_of_several_sizes_with_masks(pipe: SDXLPipeline) -> None:
+    """They are drawn one by one, and refused before anything is drawn where an array is needed."""
+    sizes = (LARGE.shape[:2], IMAGE.shape[:2])
+    given: dict[str, Any] = {
+        "image": [LARGE, IMAGE],
+        "mask": [np.ones(size, np.float32) for size in sizes],
+    }
+    steps: list[int] = []
+    result = pipe.generate("a star", num_inference_steps=4, images=2, padding=0, **given)
+    assert [picture.size[::-1] for picture in result.images] == [*sizes]
+    given["on_step"] = lambda *step: steps.append(step[0])
+    unfit: list[dict[str, Any]] = [{"output_type": "np"}, {"enlarge": (16, 16)}]
+    for asked in unfit:
+        with pytest.raises(InputError, match="image has pictures of the sizes"):
+            pipe.generate("a star", images=2, padding=0, **given, **asked)
+    assert not steps
 
 
 def test_finished_pictures_are_drawn_again_in_another_size(pipe: SDXLPipeline) -> None:
