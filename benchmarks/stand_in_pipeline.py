@@ -15,7 +15,8 @@ from pipeline import InputError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.preparing import make_drawing
+from pipeline.drawing.origins import NO_INPUTS, Inputs
+from pipeline.drawing.preparing import Drawer, make_drawing
 from pipeline.drawing.prompts import resolved
 from pipeline.images import metadata
 from pipeline.images.preview import Colours
@@ -254,9 +255,9 @@ class StandInPipeline(ABC):
         images: int | None = None,
         height: int | None = None,
         width: int | None = None,
+        inputs: Inputs = NO_INPUTS,
+        output_type: str = "pil",
         cancelled: Event | None = None,
-        image: Any = None,
-        mask: Any = None,
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
         count = self.images_per_request if images is None else images
@@ -264,15 +265,16 @@ class StandInPipeline(ABC):
         self._check_loras(checked.lora_weights)
         size = height or self.height, width or self.width
         run = self._runs.setdefault(size, Run(self, *size))
+        config = SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)
+        tokenizers = cast(Tokenizers, _Tokenizers(self.truncated))
         return make_drawing(
             checked,
-            cast(Any, SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)),
+            Drawer(cast(Any, config), tokenizers, cast(CompiledSampler, run)),
             replace(EULER, name=checked.scheduler or self.scheduler),
-            cast(CompiledSampler, run),
-            cast(Tokenizers, _Tokenizers(self.truncated)),
             Placement(Embeddings()),
+            NO_INPUTS,
             None,
-            "pil",
+            output_type,
             cancelled,
         )
 

@@ -227,8 +227,8 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         step_cache=options.step_cache,
         devices_per_picture=options.devices_per_picture,
         quantization=options.quantization,
+        wildcard_dir=options.wildcard_dir,
     )
-    pipe.wildcard_dir = options.wildcard_dir
     for source in options.lora:
         pipe.load_lora(source)
     return pipe
@@ -237,7 +237,7 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
 def _draw(options: argparse.Namespace) -> list[Path]:
     from diffusers.utils import make_image_grid
 
-    from pipeline.drawing.origins import check_origin
+    from pipeline.drawing.origins import Inputs, check_origin
     from pipeline.images import metadata
     from pipeline.images.opening import open_file
 
@@ -251,7 +251,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     started: dict[str, Any] = {
         name: open_file(file, name) for name, file in files.items() if file is not None
     }
-    check_origin(request, started.get("image"), started.get("mask"))
+    check_origin(request, Inputs(started.get("image"), started.get("mask")))
     _make_folder(options.out)
     pipe = _load(options, request.scheduler)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten

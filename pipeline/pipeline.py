@@ -11,7 +11,7 @@ from functools import partial
 from operator import or_
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
@@ -23,8 +23,22 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.origins import EXTEND_PADDING, Given, check_origin, extended, read_origin
-from pipeline.drawing.preparing import check_cache, check_latents, check_output, make_drawing
+from pipeline.drawing.origins import (
+    EXTEND_PADDING,
+    NO_INPUTS,
+    Given,
+    Inputs,
+    check_origin,
+    extended,
+    read_origin,
+)
+from pipeline.drawing.preparing import (
+    Drawer,
+    check_cache,
+    check_latents,
+    check_output,
+    make_drawing,
+)
 from pipeline.drawing.prompts import placed, resolved
 from pipeline.drawing.refining import Refiner, RefiningEngine, find_refiner
 from pipeline.errors import InputError, raise_if_cancelled
@@ -42,6 +56,7 @@ from pipeline.request import (
     SETTINGS,
     GenerateRequest,
     Request,
+    RequestSettings,
     check_count,
     check_request,
     effective,
@@ -77,7 +92,6 @@ from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
 from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.explanation import explain
-from pipeline.text.loras import LoraWeights
 from pipeline.text.prompt_syntax import PLAIN
 from pipeline.text.tokenizer import Tokenizers, longest
 
@@ -145,7 +159,6 @@ class SDXLPipeline:
     """
 
     max_inference_steps = MAX_INFERENCE_STEPS
-    wildcard_dir: Path | None = None
 
     def __init__(
         self,
@@ -155,10 +168,11 @@ class SDXLPipeline:
         budget: Budget,
         colours: preview.Colours,
         num_inference_steps: int | None,
-        dtype: np.dtype,
         screen: Screen | None = None,
         refiner: Refiner | None = None,
+        wildcard_dir: str | Path | None = None,
     ):
+        self.wildcard_dir = None if wildcard_dir is None else Path(wildcard_dir)
         self.model = checkpoint.model
         self.revision = checkpoint.revision
         others = {name: other.name for name, other in checkpoint.replacements.items()}
@@ -178,7 +192,7 @@ class SDXLPipeline:
         self.sigma_schedules = config.schedulers.sigma_schedules
         self.refused_schedulers = config.schedulers.refused
         self.num_train_timesteps = config.scheduler.num_train_timesteps
-        parts = f"jax {jax.__version__}", dtype.name, self.quantization
+        parts = f"jax {jax.__version__}", compiled.target.dtype.name, self.quantization
         self.version = ", ".join(filter(None, parts))
         self.height = compiled.shapes.height
         self.width = compiled.shapes.width
@@ -245,6 +259,7 @@ class SDXLPipeline:
         step_cache: bool = False,
         devices_per_picture: int = 1,
         quantization: str | None = None,
+        wildcard_dir: str | Path | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -295,6 +310,7 @@ class SDXLPipeline:
             quantization: "int8" lets the UNet multiply 8-bit whole numbers, which is quicker on
                 accelerators and less exact, and takes less memory for its parameters. A refiner
                 stays as it is. None multiplies in `dtype`.
+            wildcard_dir: the folder of the lists that prompts can name, as text files.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -353,8 +369,17 @@ class SDXLPipeline:
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
             if beside is not None:
                 beside.warm_up(compiled)
-        given = num_inference_steps, chosen, screen, beside
-        return cls(checkpoint, tokenizers, compiled, budget, colours, *given)
+        return cls(
+            checkpoint,
+            tokenizers,
+            compiled,
+            budget,
+            colours,
+            num_inference_steps,
+            screen,
+            beside,
+            wildcard_dir,
+        )
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size that `add_size` does not support."""
@@ -493,44 +518,27 @@ class SDXLPipeline:
     @failures_explained()
     def generate(
         self,
-        prompt: str | Sequence[str],
+        prompt: str | Sequence[str] | GenerateRequest,
         negative_prompt: str | Sequence[str] | None = None,
         guidance_scale: float | None = None,
-        seed: int = 0,
-        num_inference_steps: int | None = None,
-        latents: np.ndarray | None = None,
-        output_type: str = "pil",
-        on_step: OnStep | None = None,
-        cancelled: Event | None = None,
-        on_preview: OnPreview | None = None,
-        guidance_until: float = 1.0,
-        variation_seed: int = 0,
-        variation_strength: float = 0.0,
-        variation_of: str = "",
+        seed: int | None = None,
+        *,
+        images: int | None = None,
         height: int | None = None,
         width: int | None = None,
-        guidance_rescale: float = 0.0,
-        loras: LoraWeights | str | None = None,
-        scheduler: str | None = None,
-        sigma_schedule: str | None = None,
-        timestep_spacing: str | None = None,
-        timesteps: Sequence[int] | str | None = None,
-        eta: float | None = None,
-        decoder: str | None = None,
-        recipe: str | None = None,
-        images: int | None = None,
         image: Given = None,
         mask: Given = None,
-        strength: float | None = None,
-        padding: int | None = None,
         extend: Mapping[str, int] | None = None,
         enlarge: tuple[int, int] | None = None,
         enlarge_strength: float = 0.35,
         enlarge_steps: int | None = None,
-        prompt_syntax: str | None = None,
-        denoising_end: float | None = None,
+        latents: np.ndarray | None = None,
         denoising_start: float | None = None,
-        cache_interval: int = 1,
+        output_type: str = "pil",
+        on_step: OnStep | None = None,
+        on_preview: OnPreview | None = None,
+        cancelled: Event | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> Result:
         """Draw pictures, without compiling anything.
 
@@ -633,52 +641,43 @@ class SDXLPipeline:
             NotFiniteError: if values overflow, as when LoRAs change a network too much.
             Cancelled: if `cancelled` was set during the run.
         """
-        steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
-        scale = self.guidance_scale if guidance_scale is None else guidance_scale
-        asked = GenerateRequest(
-            prompt=prompt,
+        asked = self._asked(
+            prompt,
             negative_prompt=negative_prompt,
-            guidance_scale=scale,
-            num_inference_steps=steps,
+            guidance_scale=guidance_scale,
             seed=seed,
-            guidance_until=guidance_until,
-            variation_strength=variation_strength,
-            variation_seed=variation_seed,
-            variation_of=variation_of,
-            guidance_rescale=guidance_rescale,
-            loras=loras,  # type: ignore[arg-type]  # `check_request` makes it a text
-            scheduler=scheduler or "",
-            sigma_schedule=sigma_schedule or "",
-            timestep_spacing=timestep_spacing or "",
-            timesteps=timesteps,  # type: ignore[arg-type]  # likewise
-            eta=eta,
-            decoder=decoder or "",
-            recipe=recipe or "",
-            strength=strength,
-            padding=padding,
-            prompt_syntax=prompt_syntax or PLAIN,
-            denoising_end=denoising_end,
-            cache_interval=cache_interval,
+            **settings,
         )
         if extend is not None:
             image, mask = extended(image, mask, extend)
-            asked = replace(asked, padding=EXTEND_PADDING if padding is None else padding)
-        size, follow = (height, width), (on_step, on_preview)
-        given = latents, output_type, cancelled, image, mask, denoising_start
+            if asked.padding is None:
+                asked = replace(asked, padding=EXTEND_PADDING)
+        inputs = Inputs(image, mask, latents, denoising_start)
         if enlarge is None:
-            return self._drawn(self.prepare(asked, images, *size, *given), *follow)
+            drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled)
+            return self._drawn(drawing, on_step, on_preview)
         # Such a part of the run may leave no step for one of the models in the second run.
         end = 1.0 if asked.denoising_end == 1 else None
         again = replace(asked, strength=enlarge_strength, padding=None, denoising_end=end)
         if enlarge_steps is not None:
             again = replace(again, num_inference_steps=enlarge_steps, timesteps="")
         self._check_again(again, images, enlarge)
-        given = latents, "np", cancelled, image, mask, denoising_start
-        first = self._drawn(self.prepare(asked, images, *size, *given), *follow)
-        larger = [fitted(each, *enlarge) for each in first.images]
-        given = None, output_type, cancelled, larger
-        found = self._drawn(self.prepare(again, images, *enlarge, *given), *follow)
-        return replace(found, flagged=[*map(or_, first.flagged, found.flagged)])
+        drawing = self.prepare(asked, images, height, width, inputs, "np", cancelled)
+        result = self._drawn(drawing, on_step, on_preview)
+        larger = Inputs([fitted(picture, *enlarge) for picture in result.images])
+        drawing = self.prepare(again, images, *enlarge, larger, output_type, cancelled)
+        second = self._drawn(drawing, on_step, on_preview)
+        return replace(second, flagged=[*map(or_, result.flagged, second.flagged)])
+
+    def _asked(
+        self, prompt: str | Sequence[str] | GenerateRequest, **settings: Any
+    ) -> GenerateRequest:
+        """Return the request that `generate` is called with; None is the pipeline's default."""
+        given = {name: value for name, value in settings.items() if value is not None}
+        if isinstance(prompt, GenerateRequest):
+            return replace(prompt, **given)
+        own = {name: getattr(self, name) for name in ("num_inference_steps", "guidance_scale")}
+        return GenerateRequest(prompt, **own | given)
 
     def _check_again(
         self, request: GenerateRequest, images: int | None, size: tuple[int, int]
@@ -725,16 +724,14 @@ class SDXLPipeline:
         images: int | None = None,
         height: int | None = None,
         width: int | None = None,
-        latents: np.ndarray | None = None,
+        inputs: Inputs = NO_INPUTS,
         output_type: str = "pil",
         cancelled: Event | None = None,
-        image: Given = None,
-        mask: Given = None,
-        denoising_start: float | None = None,
     ) -> Drawing:
         """Return the drawing of a request, which `begin` begins; no device is used.
 
-        Any thread may call this. The arguments beside `request` are those of `generate`.
+        Any thread may call this. The arguments beside `request` and `inputs` are those of
+        `generate`.
 
         Raises:
             Cancelled: if `cancelled` is set.
@@ -742,39 +739,33 @@ class SDXLPipeline:
         """
         count = self.images_per_request if images is None else images
         check_count("images", count, 1, self.images_per_request)
-        checked = resolve(check_request(request, count), self, has_image=image is not None)
+        checked = resolve(check_request(request, count), self, has_image=inputs.image is not None)
         checked = self._with_own_timesteps(checked)
         checked = resolved(checked, self.wildcard_dir, cancelled)
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
         if refiner is not None:
-            checked = refiner.with_default(checked, scheduler, denoising_start)
+            checked = refiner.with_default(checked, scheduler, inputs.denoising_start)
         check_output(checked, output_type, self.tiny_vae is not None, refiner is not None)
         check_cache(checked, self.step_cache)
-        check_latents(latents, denoising_start)
-        goes_on = denoising_start is not None
-        check_origin(checked, image, mask, self._config.takes_mask, self.needs_image, goes_on)
+        check_latents(inputs)
+        check_origin(checked, inputs, self._config.takes_mask, self.needs_image)
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
         embeddings = self._additions.embeddings
         raise_if_cancelled(cancelled)
-        origin = read_origin(
-            image, mask, count, run.shapes.height, run.shapes.width, checked.padding
-        )
+        origin = read_origin(inputs, count, run.shapes.height, run.shapes.width, checked.padding)
         if origin is not None and output_type == "np":
             origin.check_one_size()
         drawing = make_drawing(
             checked,
-            self._config,
+            Drawer(self._config, self._tokenizers, run),
             scheduler,
-            run,
-            self._tokenizers,
             Placement(embeddings),
-            latents,
+            inputs,
+            origin,
             output_type,
             cancelled,
-            origin,
-            denoising_start,
         )
         if refiner is not None and checked.ends_early:
             drawing.then = refiner.prepare(drawing, scheduler, origin, embeddings)

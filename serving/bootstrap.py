@@ -85,10 +85,10 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         step_cache=chosen.step_cache,
         devices_per_picture=chosen.devices_per_picture,
         quantization=chosen.quantization,
+        wildcard_dir=chosen.wildcard_dir,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)
-    pipe.wildcard_dir = chosen.wildcard_dir
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 

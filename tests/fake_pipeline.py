@@ -9,7 +9,7 @@ import threading
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from PIL import Image
@@ -17,6 +17,7 @@ from PIL import Image
 from benchmarks.stand_in_pipeline import Computation, StandInPipeline, number_of
 from pipeline import CheckpointError, InputError
 from pipeline.drawing.drawing import Drawing
+from pipeline.drawing.origins import NO_INPUTS, Inputs
 from pipeline.images.inputs import read_image, read_mask
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import PLAIN, texts_of
@@ -139,16 +140,17 @@ class FakePipeline(StandInPipeline):
         images: int | None = None,
         height: int | None = None,
         width: int | None = None,
+        inputs: Inputs = NO_INPUTS,
+        output_type: str = "pil",
         cancelled: threading.Event | None = None,
-        image: Image.Image | None = None,
-        mask: Image.Image | None = None,
     ) -> Drawing:
+        image, mask = cast(Image.Image | None, inputs.image), cast(Image.Image | None, inputs.mask)
         others = {"images": images, "height": height, "width": width}
         others |= {"image": image, "mask": mask}
         self.calls.append(request.settings | others)
         if request.prompt == "refuse":
             raise InputError("not this")
-        drawing = super().prepare(request, images, height, width, cancelled)
+        drawing = super().prepare(request, images, height, width, inputs, output_type, cancelled)
         if request.prompt == "overflow":
             drawing.start = replace(drawing.start, init_noise_sigma=math.nan)
         if image is not None:

@@ -20,6 +20,7 @@ from PIL import Image
 import pipeline
 from pipeline import SDXLPipeline, metadata
 from pipeline.images.png import encode_png
+from pipeline.request import RequestSettings
 from tests import commands
 from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
 from tests.commands import ROOT, WrongCommand
@@ -161,7 +162,8 @@ def test_calls_in_sentences_have_valid_arguments(name: str):
             call = ast.parse(f"f{found[3].replace('...', '')}", mode="eval").body
             assert isinstance(call, ast.Call)
             keywords = {keyword.arg for keyword in call.keywords}
-            assert keywords <= set(inspect.signature(function).parameters)
+            named = {*inspect.signature(function).parameters, *RequestSettings.__annotations__}
+            assert keywords <= named
 
 
 def test_the_arguments_of_from_pretrained_are_listed():

@@ -14,6 +14,7 @@ from pipeline.batch.files import write_durably
 from pipeline.batch.journal import Journal
 from pipeline.batch.prompts import Item
 from pipeline.drawing.drawing import Drawing
+from pipeline.drawing.origins import Inputs
 from pipeline.errors import InputError, NotFiniteError
 from pipeline.images import metadata
 from pipeline.images.opening import open_file
@@ -129,8 +130,10 @@ def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Dr
             1,
             height,
             width,
-            image=None if line.image is None else open_file(line.image, "image"),
-            mask=None if line.mask is None else open_file(line.mask, "mask"),
+            Inputs(
+                None if line.image is None else open_file(line.image, "image"),
+                None if line.mask is None else open_file(line.mask, "mask"),
+            ),
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.drawing.origins import check_origin
+from pipeline.drawing.origins import Inputs, check_origin
 from pipeline.errors import InputError
 from pipeline.request import (
     MAX_IMAGES,
@@ -211,8 +211,8 @@ class _Reader:
         seed = (self._defaults.get("seed", 0) + first) % (MAX_SEED + 1)
         values = {**self._defaults, "seed": seed, **given}
         request = with_named_loras(check_request(GenerateRequest(**values), images))
-        files = {name: self._path(name, others) for name in _FILES}
-        check_origin(request, files["image"], files["mask"])
+        files: dict[str, Any] = {name: self._path(name, others) for name in _FILES}
+        check_origin(request, Inputs(**files))
         left_out = tuple(name for name in _FROM_MODEL if name not in values)
         return Line(number, where, request, left_out, _size(others), files["image"], files["mask"])
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from pipeline.errors import InputError
-from pipeline.images import canvas, inputs
+from pipeline.images import canvas
 from pipeline.images.canvas import Frame
-from pipeline.images.inputs import Picture
+from pipeline.images.inputs import Picture, fitted, read_image, read_mask, resized
 from pipeline.request import Request, check_count
 
 T = TypeVar("T")
@@ -17,6 +17,26 @@ SIDES = ("top", "left", "bottom", "right")
 MAX_SIDE = 8192  # pixels that are added
 EXTEND_PADDING = 32  # pixels of a picture around its new parts that are drawn with them
 Given: TypeAlias = Picture | Sequence[Picture] | None  # one for all pictures, or one for each
+
+
+class Inputs(NamedTuple):
+    """The arrays that a request starts from; see `SDXLPipeline.generate`.
+
+    Attributes:
+        image: pictures to start from.
+        mask: the parts of them to redraw.
+        latents: noise in place of the seeds', or latents to go on from.
+        denoising_start: the share of the denoising that the latents have had; None if they are
+            noise.
+    """
+
+    image: Given = None
+    mask: Given = None
+    latents: np.ndarray | None = None
+    denoising_start: float | None = None
+
+
+NO_INPUTS = Inputs()
 
 
 @dataclass(frozen=True)
@@ -47,24 +67,22 @@ class Origin:
 
 def check_origin(
     request: Request,
-    image: object,
-    mask: object,
+    inputs: Inputs,
     takes_mask: bool = False,
     needs_image: bool = False,
-    goes_on: bool = False,
 ) -> None:
     """Raise InputError if arguments are missing beside others, or beside a model that needs them.
 
     Args:
         request: the request.
-        image, mask: pictures as in `read_origin`, or their files; None for none.
+        inputs: its arrays, or anything else in place of those that are there.
         takes_mask: whether the model draws only from a picture and a mask.
         needs_image: whether the model draws only from a picture or from latents.
-        goes_on: whether the request goes on from latents.
     """
+    goes_on = inputs.denoising_start is not None
     given = {
-        "image": image is not None,
-        "mask": mask is not None,
+        "image": inputs.image is not None,
+        "mask": inputs.mask is not None,
         "strength": request.strength is not None,
         "padding": request.padding is not None,
     }
@@ -83,13 +101,13 @@ def check_origin(
 
 
 def read_origin(
-    image: Given, mask: Given, images: int, height: int, width: int, padding: int | None
+    inputs: Inputs, images: int, height: int, width: int, padding: int | None
 ) -> Origin | None:
     """Return the pictures and masks of a request; None if it has no picture.
 
     Args:
-        image: a picture, or one for each of the request's pictures; see `inputs.read_image`.
-        mask: a mask of its size, or one for each; see `inputs.read_mask`.
+        inputs: a picture, or one for each of the request's pictures, and masks of their sizes; see
+            `read_image` and `read_mask`.
         images: the number of pictures.
         height, width: the size in which they are drawn.
         padding: the pixels around the masked part if it is drawn alone; None draws all.
@@ -97,13 +115,13 @@ def read_origin(
     Raises:
         InputError: if one cannot be used; the message says why.
     """
-    if image is None:
+    if inputs.image is None:
         return None
-    pictures = [inputs.read_image(each) for each in _each("image", image, images)]
-    if mask is None:
-        fitted = [inputs.fitted(each, height, width) for each in pictures]
-        return Origin(np.stack(_repeated(fitted, images)), None, ())
-    masks = [inputs.read_mask(each) for each in _each("mask", mask, images)]
+    pictures = [read_image(picture) for picture in _each("image", inputs.image, images)]
+    if inputs.mask is None:
+        whole = [fitted(picture, height, width) for picture in pictures]
+        return Origin(np.stack(_repeated(whole, images)), None, ())
+    masks = [read_mask(mask) for mask in _each("mask", inputs.mask, images)]
     count = max(len(pictures), len(masks))
     pairs = zip(_repeated(pictures, count), _repeated(masks, count), strict=True)
     drawn = [_masked(*pair, height, width, padding) for pair in pairs]
@@ -121,11 +139,11 @@ def _masked(
     if not mask.any():
         raise InputError("mask is empty; expected at least one white pixel")
     if padding is None:
-        picture, mask = (inputs.fitted(each, height, width) for each in (picture, mask))
+        picture, mask = (fitted(each, height, width) for each in (picture, mask))
         box = canvas.Box(0, 0, height, width)
     else:
         box = canvas.masked_box(mask, height, width, padding)
-    part, small = (inputs.resized(box.of(each), height, width) for each in (picture, mask))
+    part, small = (resized(box.of(each), height, width) for each in (picture, mask))
     return part, small, Frame.around(picture, box, mask)
 
 
@@ -148,7 +166,7 @@ def extended(
         if name not in SIDES:
             raise InputError(f"extend has the key {name!r}; expected {', '.join(map(repr, SIDES))}")
         check_count(f"extend[{name!r}]", pixels, 0, MAX_SIDE)
-    pairs = [canvas.extended(inputs.read_image(each), **sides) for each in _listed(image)]
+    pairs = [canvas.extended(read_image(each), **sides) for each in _listed(image)]
     return [picture for picture, _ in pairs], [mask for _, mask in pairs]
 
 

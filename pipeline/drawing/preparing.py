@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.drawing.drawing import Drawing
-from pipeline.drawing.origins import Origin
+from pipeline.drawing.origins import Inputs, Origin
 from pipeline.drawing.prompts import read_prompts
 from pipeline.errors import InputError
 from pipeline.families.family import Config
-from pipeline.images import inputs
+from pipeline.images.inputs import latent_mask, masked
 from pipeline.request import FULL, TINY, Request, checked_latents
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import ImageStart, Start
@@ -43,8 +43,9 @@ def check_output(
         )
 
 
-def check_latents(latents: object, denoising_start: float | None) -> None:
+def check_latents(inputs: Inputs) -> None:
     """Raise InputError unless there are latents of which a share of the denoising is done."""
+    denoising_start = inputs.denoising_start
     if denoising_start is None:
         return
     is_number = isinstance(denoising_start, int | float) and not isinstance(denoising_start, bool)
@@ -52,7 +53,7 @@ def check_latents(latents: object, denoising_start: float | None) -> None:
         raise InputError(
             f"denoising_start is {denoising_start!r}; expected a number from 0 to below 1"
         )
-    if latents is None:
+    if inputs.latents is None:
         raise InputError("denoising_start is given without latents; pass latents too")
 
 
@@ -65,40 +66,42 @@ def check_cache(request: Request, step_cache: bool) -> None:
         )
 
 
+class Drawer(NamedTuple):
+    """A model that draws in one size: its configuration, tokenizers and programs."""
+
+    config: Config
+    tokenizers: Tokenizers
+    run: CompiledSampler
+
+
 def make_drawing(
     request: Request,
-    config: Config,
+    drawer: Drawer,
     scheduler: SchedulerConfig,
-    run: CompiledSampler,
-    tokenizers: Tokenizers,
     placement: Placement,
-    latents: np.ndarray | None,
+    inputs: Inputs,
+    origin: Origin | None,
     output_type: str,
     cancelled: Event | None,
-    origin: Origin | None = None,
-    denoising_start: float | None = None,
 ) -> Drawing:
     """Return the drawing of a request.
 
     Args:
         request: the checked request.
-        config: the checkpoint's configuration.
+        drawer: the model.
         scheduler: the scheduler that draws it.
-        run: the programs of its size.
-        tokenizers: the tokenizers of the text encoders.
         placement: the embeddings that its prompts may name; it notes those that they do.
-        latents: `[images, h, w, C]` float32 standard normal noise in place of the seeds', or the
-            latents to go on from.
+        inputs: the latents, `[images, h, w, C]` float32, that it starts from or goes on from.
+        origin: the pictures that it starts from; None if it has none.
         output_type: one of `OUTPUT_TYPES`.
         cancelled: stops the drawing once it is set.
-        origin: the pictures that it starts from; None if it has none.
-        denoising_start: the share of the denoising that the latents have had; None if they are
-            noise.
 
     Raises:
         Cancelled: if `cancelled` is set.
         InputError: if the latents cannot be used, or no step is left.
     """
+    config, tokenizers, run = drawer
+    latents, denoising_start = inputs.latents, inputs.denoising_start
     goes_on = denoising_start is not None
     if latents is not None:
         if request.variation_strength > 0 and not goes_on:
@@ -184,8 +187,8 @@ def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: f
         signal, deviation = 0.0, schedule.init_noise_sigma
     return ImageStart(
         images=origin.images,
-        masks=np.stack([inputs.latent_mask(mask, height // rows) for mask in masks]),
-        hidden=inputs.masked(origin.images, masks) if config.takes_mask else None,
+        masks=np.stack([latent_mask(mask, height // rows) for mask in masks]),
+        hidden=masked(origin.images, masks) if config.takes_mask else None,
         coefficients=(signal, deviation),
     )
 

@@ -14,8 +14,8 @@ from pipeline.checkpoints.source import fetch_component
 from pipeline.drawing.drawing import Drawing, Picture, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.origins import Origin
-from pipeline.drawing.preparing import make_drawing, part_of
+from pipeline.drawing.origins import Inputs, Origin
+from pipeline.drawing.preparing import Drawer, make_drawing, part_of
 from pipeline.errors import Cancelled, InputError
 from pipeline.families.family import Config, image_size
 from pipeline.families.refiners import DENOISER, read_refiner
@@ -140,19 +140,17 @@ class Refiner:
             InputError: if the refiner has no step.
         """
         request, run = first.request, self.of_size(first.run)
+        latents = np.zeros((request.images, *run.latents_shape), np.float32)
         try:
             then = make_drawing(
                 replace(request, loras="", denoising_end=None),
-                self._config,
+                Drawer(self._config, self._tokenizers, run),
                 scheduler,
-                run,
-                self._tokenizers,
                 Placement(embeddings.for_encoders(self._encoders)),
-                np.zeros((request.images, *run.latents_shape), np.float32),
+                Inputs(latents=latents, denoising_start=request.denoising_end),
+                None if origin is None or origin.masks is None else origin,
                 first.output_type,
                 first.cancelled,
-                None if origin is None or origin.masks is None else origin,
-                request.denoising_end,
             )
         except InputError as error:
             raise InputError(

@@ -15,6 +15,7 @@ from PIL import Image as Pillow
 
 from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture
+from pipeline.drawing.origins import Inputs
 from pipeline.errors import raise_if_cancelled
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import A1111, PLAIN
@@ -412,12 +413,11 @@ class LocalGenerator(RequestLifecycle):
             width, height = request.size or (None, None)
             drawing = self._pipe.prepare(
                 GenerateRequest(**request.settings),
-                images=request.images,
-                height=height,
-                width=width,
+                request.images,
+                height,
+                width,
+                Inputs(_opened(request.image), _opened(request.mask)),
                 cancelled=seated.stop,
-                image=_opened(request.image),
-                mask=_opened(request.mask),
             )
             raise_if_cancelled(seated.stop)
             if request.prompt_syntax == A1111:  # lists in prompts have become words

@@ -114,8 +114,8 @@ def draw_pictures(
         result = pipe.generate(
             part,
             negative,
-            guidance_scale,
-            SEED + start,
+            guidance_scale=guidance_scale,
+            seed=SEED + start,
             num_inference_steps=steps,
             loras=loras,
             timestep_spacing=timestep_spacing,

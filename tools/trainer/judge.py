@@ -167,7 +167,7 @@ def _of_sure(logits: jax.Array, right: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Seen:
-    """The answers about a picture: the thing and the hue in each cell, the hand, and what is behind."""
+    """Answers about a picture: each cell's thing and hue, the hand, and the background."""
 
     things: np.ndarray
     hues: np.ndarray

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipeline import Cancelled, InputError, NotFiniteError, SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.drawing.engine import AHEAD, Engine
+from pipeline.drawing.origins import Inputs
 from pipeline.request import GenerateRequest
 from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import DRAWN_BY, CompilationCount, shared_pipeline
@@ -41,7 +42,9 @@ def prepare(
     options = with_picture(options)
     others = {name: options.pop(name) for name in names if name in options}
     given = {"prompt": "a star", "num_inference_steps": 3, **options}
-    return pipe.prepare(GenerateRequest(**given), images, output_type=output_type, **others)
+    size = {name: others.pop(name) for name in ("height", "width") if name in others}
+    request, inputs = GenerateRequest(**given), Inputs(**others)
+    return pipe.prepare(request, images, inputs=inputs, output_type=output_type, **size)
 
 
 def with_picture(options: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +143,9 @@ def test_a_cancelled_drawing_leaves_within_two_steps(pipe: SDXLPipeline, waiting
 
 def test_an_error_of_one_drawing_spares_the_others(pipe: SDXLPipeline) -> None:
     huge = np.full((2, 8, 8, 4), 3e38, np.float32)
-    bad = pipe.prepare(GenerateRequest("a star", num_inference_steps=2), 2, latents=huge)
+    bad = pipe.prepare(
+        GenerateRequest("a star", num_inference_steps=2), 2, inputs=Inputs(latents=huge)
+    )
     pipe.begin(bad)
     good = begin(pipe, 2, seed=3)
     again = begin(pipe, 2, seed=4)  # in the slots of the bad ones
