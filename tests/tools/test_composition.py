@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from tools.trainer.icons import HANDS
 from tools.trainer.judge import BEHIND, NAMES, NOTHING, UNSURE, labels_of
 from tools.trainer.reader import ANSWERS, answers
 from tools.trainer.things import all_things
+from tools.trainer.train_unet import noised
 
 THINGS = {thing.icon: thing for thing in all_things()}
 
@@ -152,3 +154,13 @@ def test_every_scene_can_be_drawn_and_labelled():
         assert 0 <= labels.top < len(BEHIND)
         hues = set(labels.hues.ravel().tolist()) - {UNSURE}
         assert {[*HUES, ""][i] for i in hues} == {item.colour for item in scene.items}
+
+
+def test_a_velocity_gives_back_what_it_was_made_of():
+    rng = np.random.default_rng(0)
+    latents, noise = (jnp.asarray(rng.normal(size=(3, 4, 4, 4)), jnp.float32) for _ in range(2))
+    sigma = jnp.asarray([0.03, 1.0, 14.6])[:, None, None, None]
+    noisy, velocity = noised(latents, noise, sigma)
+    scale = jnp.sqrt(sigma**2 + 1)
+    np.testing.assert_allclose((noisy - sigma * velocity) / scale, latents, atol=1e-5)
+    np.testing.assert_allclose((sigma * noisy + velocity) / scale, noise, atol=1e-5)

@@ -90,3 +90,15 @@ def test_any_text_has_a_spelling(tmp_path: Path) -> None:
 def test_a_word_outside_the_vocabulary_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="lower-case word of letters only"):
         word_merges([word])
+
+
+def test_every_emoji_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
+    emoji = ["🦊", "🍎", "❤️", "🐻‍❄️"]
+    write_tokenizer(tmp_path, WORDS, END, emoji)
+    tokenizer = Tokenizer.load(tmp_path)
+    alone = [middle(tokenizer, sign) for sign in emoji]
+    assert [len(ids) for ids in alone] == [1] * len(emoji)
+    inside = middle(tokenizer, "".join(emoji))
+    assert len(inside) == len(emoji)
+    assert len({*inside, *(ids[0] for ids in alone)}) == 2 * len(emoji) - 1
+    assert len(middle(tokenizer, "a star")) == 2

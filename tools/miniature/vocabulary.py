@@ -28,14 +28,16 @@ def _symbol_of_byte() -> dict[int, str]:
     }
 
 
-def word_merges(words: Iterable[str]) -> list[tuple[str, str]]:
-    """Return merges, in order, after which every word is one token.
+def word_merges(words: Iterable[str], emoji: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return merges, in order, after which every word is one token, and so is every emoji.
 
     A word is first spelt with the merges so far; new ones join the remaining pieces from the left.
     New merges rank below all others, so they cannot break up an earlier word.
 
     Args:
         words: lower-case words of letters only, which is what CLIP splits a prompt into.
+        emoji: characters that CLIP does not separate from each other or from punctuation, so that
+            each is a token at the end of a word, and another one inside.
 
     Raises:
         ValueError: if a word is not lower-case letters only.
@@ -44,18 +46,24 @@ def word_merges(words: Iterable[str]) -> list[tuple[str, str]]:
     for word in words:
         if not word.isalpha() or word != word.lower():
             raise ValueError(f"{word!r} is not a lower-case word of letters only")
-        pieces = _spell(word, ranks)
-        while len(pieces) > 1:
-            ranks[pieces[0], pieces[1]] = len(ranks)
-            pieces = _spell(word, ranks)
+        _merge_all(word, ranks, WORD_END)
+    for sign in emoji:
+        _merge_all(sign, ranks, "")
+        _merge_all(sign, ranks, WORD_END)
     return list(ranks)
 
 
-def _spell(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+def _merge_all(word: str, ranks: dict[tuple[str, str], int], end: str) -> None:
+    """Add merges until a word with this end is one token."""
+    while len(pieces := _spell(word, ranks, end)) > 1:
+        ranks[pieces[0], pieces[1]] = len(ranks)
+
+
+def _spell(word: str, ranks: dict[tuple[str, str], int], end: str) -> list[str]:
     """Spell a word with byte-pair encoding: the merge of lowest rank first, wherever it applies."""
     symbols = _symbol_of_byte()
     pieces = [symbols[byte] for byte in word.encode()]
-    pieces[-1] += WORD_END
+    pieces[-1] += end
     while known := [pair for pair in pairwise(pieces) if pair in ranks]:
         pieces = _merge(pieces, min(known, key=ranks.__getitem__))
     return pieces
@@ -71,7 +79,9 @@ def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
     return merged
 
 
-def write_tokenizer(folder: Path, words: Sequence[str], pad_token: str) -> None:
+def write_tokenizer(
+    folder: Path, words: Sequence[str], pad_token: str, emoji: Sequence[str] = ()
+) -> None:
     """Write `vocab.json`, `merges.txt`, `tokenizer_config.json` and `special_tokens_map.json`.
 
     Ids 0-255 are bytes ("!" is 0, as in CLIP), 256-511 bytes that end a word; then come the tokens
@@ -82,12 +92,13 @@ def write_tokenizer(folder: Path, words: Sequence[str], pad_token: str) -> None:
         words: each becomes one token (`word</w>`); lower-case, letters only.
         pad_token: fills a prompt up to 77 tokens: the end token in SDXL's first tokenizer, "!" in
             its second.
+        emoji: see `word_merges`.
 
     Raises:
         ValueError: if a word is not lower-case letters only.
     """
     symbols = byte_symbols()
-    merges = word_merges(words)
+    merges = word_merges(words, emoji)
     tokens = dict.fromkeys([*symbols, *(symbol + WORD_END for symbol in symbols)])
     tokens |= dict.fromkeys([*(left + right for left, right in merges), START, END])
     special = {"bos_token": START, "eos_token": END, "pad_token": pad_token, "unk_token": END}

@@ -47,6 +47,7 @@ PLACE_WORDS = {
     "sky": ("in the sky", "in the clouds"),
 }
 NIGHT_WORDS = ("at night", "under the stars")
+EMOJI = 0.06  # share of things that are named by their emoji
 COUNTS = {2: ("two", "2"), 3: ("three", "3")}
 IRREGULAR = {
     "mouse": "mice", "goose": "geese", "wolf": "wolves", "fish": "fish", "deer": "deer",
@@ -68,6 +69,8 @@ def plural(words: str) -> str:
     if " of " in words:
         first, rest = words.split(" of ", 1)
         return f"{plural(first)} of {rest}"
+    if not last.isascii():
+        return words
     if last in IRREGULAR:
         last = IRREGULAR[last]
     elif last.endswith(("s", "x", "ch", "sh")):
@@ -113,7 +116,8 @@ def _said(ways: tuple[str, ...], rng: Rng) -> str:
 def _noun(item: Item, rng: Rng) -> str:
     # People who name a colour want it, so a turned hue is nearly always named.
     said = [] if not item.colour or not _chance(rng, 0.95) else [_colour(item.colour, rng)]
-    return " ".join([*said, _said(item.thing.words, rng)])
+    emoji = rng is not None and rng.random() < EMOJI
+    return " ".join([*said, item.thing.emoji if emoji else _said(item.thing.words, rng)])
 
 
 def _colour(name: str, rng: Rng) -> str:

@@ -14,11 +14,13 @@ class Thing:
     Attributes:
         kind: what reports group it under: "animal", "food" and so on.
         icon: its icon's name in all icon sets.
+        emoji: its character.
         words: what people call it, the usual word first.
     """
 
     kind: str
     icon: str
+    emoji: str
     words: tuple[str, ...]
 
     @property
@@ -35,5 +37,5 @@ def all_things() -> tuple[Thing, ...]:
 
 
 def _thing(line: str) -> Thing:
-    kind, icon, words = line.split(" ", 2)
-    return Thing(kind, icon, tuple(words.split(", ")))
+    kind, icon, emoji, words = line.split(" ", 3)
+    return Thing(kind, icon, emoji, tuple(words.split(", ")))

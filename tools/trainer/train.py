@@ -32,7 +32,7 @@ from tools.trainer.composition import Plain, Scene, random_scene
 from tools.trainer.reader import TextEncoders, say, teach
 from tools.trainer.shape import END, PAD_2, write_configs
 from tools.trainer.things import all_things
-from tools.trainer.train_unet import batches, encoded_scenes, loss_of, new_unet
+from tools.trainer.train_unet import batches, encoded_scenes, loss_fn
 from tools.trainer.train_vae import draw_pool, train_vae
 
 SEED = 0
@@ -61,8 +61,9 @@ def main() -> None:
 def write_words(checkpoint: Path) -> None:
     """Write tokenizers for the captions' words, and the configurations that follow from them."""
     words = sorted({word for said in vocabulary() for word in re.findall("[a-z]+", said)})
-    write_tokenizer(checkpoint / "tokenizer", words, END)
-    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2)
+    emoji = [thing.emoji for thing in all_things()]
+    write_tokenizer(checkpoint / "tokenizer", words, END, emoji)
+    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2, emoji)
     write_configs(checkpoint, len(json.loads((checkpoint / "tokenizer/vocab.json").read_text())))
 
 
@@ -102,10 +103,10 @@ def make_unet(config: Config, options: argparse.Namespace) -> None:
     began = time.monotonic()
     scenes, latents = encoded_scenes(vae, folder, make, options.pictures, SEED + 10)
     print(f"encoded {len(scenes)} in {time.monotonic() - began:.0f} s", flush=True)
-    unet = new_unet(config, SEED)
     if options.after:
         unet = load_module(UNet, config.networks["unet"], checkpoint / "unet")
     else:
+        unet = UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
         start_as_identity(unet)
     run = Run(options.work / f"unet-{options.name}", 100)
 
@@ -114,7 +115,7 @@ def make_unet(config: Config, options: argparse.Namespace) -> None:
         return {"minutes": round((time.monotonic() - began) / 60, 1)}
 
     batch = batches(scenes, latents, tokenizers, say, options.batch, SEED)
-    loss = loss_of(unet, encoders, config)
+    loss = partial(loss_fn, unet, encoders, config)
     minimise(run, loss, parameters(unet), batch, options.steps, peak=options.peak, check=check)
     run.plot({"loss": "weighted loss"})
 

@@ -1,13 +1,11 @@
 """Training of the miniature's UNet, on the latents of composed scenes with captions."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from pipeline.families.family import Config
 from pipeline.models.unet import UNet
@@ -32,6 +30,12 @@ def loss_weight(sigma: jax.Array) -> jax.Array:
     """
     snr = 1 / sigma**2
     return jnp.minimum(snr + 1, 6.0) / (snr + 1)
+
+
+def noised(latents: jax.Array, noise: jax.Array, sigma: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return latents with noise at `sigma`, of unit variance, and their velocity."""
+    scale = jnp.sqrt(sigma**2 + 1)
+    return (latents + sigma * noise) / scale, (noise - sigma * latents) / scale
 
 
 def denoising_loss(
@@ -71,10 +75,7 @@ def denoising_loss(
     times = jnp.floor(strata * len(sigmas)).astype(jnp.int32)
     sigma = sigmas[times]
     noise = jax.random.normal(noise_key, latents.shape)
-    wide = sigma[:, None, None, None]
-    scale = jnp.sqrt(wide**2 + 1)
-    noisy = (latents + wide * noise) / scale
-    velocity = (noise - wide * latents) / scale
+    noisy, velocity = noised(latents, noise, sigma[:, None, None, None])
     predicted = model(noisy, times.astype(jnp.float32), context)
     error = jnp.mean((predicted - velocity) ** 2, axis=(1, 2, 3))
     return jnp.mean(error * loss_weight(sigma))
@@ -151,13 +152,3 @@ def batches(
         return latents[chosen].astype(np.float32), ids, key
 
     return batch
-
-
-def loss_of(unet: UNet, encoders: TextEncoders, config: Config) -> Callable[..., jax.Array]:
-    """Return `loss_fn` of the parameters and of what a batch has."""
-    return partial(loss_fn, unet, encoders, config)
-
-
-def new_unet(config: Config, seed: int) -> UNet:
-    """Return an untrained UNet."""
-    return UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(seed))
