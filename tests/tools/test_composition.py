@@ -21,7 +21,7 @@ from tools.trainer.composition import (
     random_scene,
 )
 from tools.trainer.icons import HANDS
-from tools.trainer.judge import BEHIND, NAMES, NOTHING, UNSURE, labels_of
+from tools.trainer.judge import BEHIND, NAMES, NOTHING, UNSURE, Seen, labels_of, score
 from tools.trainer.reader import ANSWERS, answers
 from tools.trainer.things import all_things
 from tools.trainer.train_unet import noised
@@ -164,3 +164,24 @@ def test_a_velocity_gives_back_what_it_was_made_of():
     scale = jnp.sqrt(sigma**2 + 1)
     np.testing.assert_allclose((noisy - sigma * velocity) / scale, latents, atol=1e-5)
     np.testing.assert_allclose((sigma * noisy + velocity) / scale, noise, atol=1e-5)
+
+
+def as_seen(scene: Scene) -> Seen:
+    """Return the answers of a judge that is always right."""
+    labels = labels_of(scene, boxes(scene, np.random.default_rng(0)))
+    things = np.where(labels.things == UNSURE, NOTHING, labels.things)
+    behind = BEHIND[labels.top], BEHIND[labels.bottom]
+    return Seen(things, labels.hues, HANDS[labels.hand], behind, np.zeros(0))
+
+
+def test_a_judge_that_is_right_about_everything_gives_full_marks():
+    asked = scenes(100)
+    kinds = {"thing", "both of two things", "style", "background", "colour"}
+    assert score(asked, [*map(as_seen, asked)]) == dict.fromkeys(sorted(kinds), 100.0)
+
+
+def test_other_pictures_than_those_asked_for_get_few_marks():
+    asked = scenes(100)
+    marks = score(asked, [*map(as_seen, asked[1:] + asked[:1])])
+    assert max(marks.values()) < 50
+    assert marks["thing"] < 10

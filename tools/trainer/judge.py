@@ -7,6 +7,7 @@ alone, never from a picture that the miniature drew, and is measured on scenes t
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from tools.trainer.composition import (
 from tools.trainer.icons import HANDS
 from tools.trainer.things import all_things
 
+WORK = Path("runs/trainer/judge")
 SIDE = 128  # pictures are judged at this width
 CELLS = 8
 BATCH = 48
@@ -175,6 +177,11 @@ class Seen:
     behind: tuple[str, str]
     sure: np.ndarray  # of each cell's thing, [CELLS, CELLS, names and nothing]
 
+    def hue_of(self, icon: str) -> str:
+        """Return the hue of most cells of a thing; "" for its own colours, or if it is not seen."""
+        hues = self.hues[self.things == NAMES.index(icon)]
+        return "" if not hues.size else [*HUES, ""][np.bincount(hues).argmax()]
+
     def names(self, least: int = 1) -> list[str]:
         """Return the icons' names that cover at least so many cells, the most frequent first."""
         found, counts = np.unique(self.things[self.things != NOTHING], return_counts=True)
@@ -209,10 +216,19 @@ def _scaled(pictures: np.ndarray) -> jax.Array:
     return jnp.asarray(pictures, jnp.float32) / 127.5 - 1
 
 
+def load_judge(folder: Path = WORK) -> Judge:
+    """Return the judge that `main` has trained in a folder."""
+    judge = Judge(nnx.Rngs(0))
+    with np.load(folder / "judge.npz") as saved:
+        arrays = [jnp.asarray(saved[name], jnp.float32) for name in saved.files]
+    structure = jax.tree.structure(parameters(judge))
+    return with_parameters(judge, jax.tree.unflatten(structure, arrays))
+
+
 def main() -> None:
     """Train the judge, and measure it on scenes that it has not seen."""
     parser = argparse.ArgumentParser(prog="python -m tools.trainer.judge", description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path("runs/trainer/judge"))
+    parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--steps", type=int, default=3000)
     options = parser.parse_args()
     judge = Judge(nnx.Rngs(0))
@@ -227,6 +243,8 @@ def main() -> None:
     run = Run(options.work, 250)
     state = minimise(run, partial(loss_fn, judge), parameters(judge), batch, options.steps)
     judge = with_parameters(judge, state["average"])
+    arrays = [np.asarray(leaf, np.float16) for leaf in jax.tree.leaves(state["average"])]
+    np.savez(options.work / "judge.npz", *arrays)
     print(json.dumps(measure(judge, 512), indent=2))
 
 
@@ -235,19 +253,22 @@ def measure(judge: Judge, count: int, seed: int = 99) -> dict[str, float]:
     rng = np.random.default_rng(seed)
     scenes = [random_scene(rng, all_things(), SHARES) for _ in range(count)]
     seen = look(judge, np.array([draw(scene, rng) for scene in scenes]))
-    both = list(zip(scenes, seen, strict=True))
-    wanted = [{item.thing.icon for item in scene.items} for scene in scenes]
-    return {
-        "things": _share(
-            names <= set(what.names()) for names, what in zip(wanted, seen, strict=True)
-        ),
-        "hand": _share(scene.hand == what.hand for scene, what in both),
-        "behind": _share(_behind(scene.background) == what.behind for scene, what in both),
-    }
+    return score(scenes, seen)
 
 
-def _share(outcomes) -> float:
-    return round(100 * float(np.mean(list(outcomes))), 1)
+def score(scenes: Sequence[Scene], seen: Sequence[Seen]) -> dict[str, float]:
+    """Return the percentages of pictures that show what their scenes say, kind by kind."""
+    right: dict[str, list[bool]] = {}
+    for scene, what in zip(scenes, seen, strict=True):
+        icons = {item.thing.icon for item in scene.items}
+        kind = "both of two things" if len(icons) > 1 else "thing"
+        right.setdefault(kind, []).append(icons <= {*what.names()})
+        right.setdefault("style", []).append(scene.hand == what.hand)
+        right.setdefault("background", []).append(_behind(scene.background) == what.behind)
+        if len(icons) == 1 and scene.items[0].colour:
+            hue = what.hue_of(scene.items[0].thing.icon)
+            right.setdefault("colour", []).append(hue == scene.items[0].colour)
+    return {kind: round(100 * float(np.mean(found)), 1) for kind, found in sorted(right.items())}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""Judge a miniature by the network of `tools.trainer.judge`: `python -m tools.trainer.evaluate`.
+
+The pipeline draws every picture from a prompt that states everything, with seeds and prompts that
+training never saw.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import SDXLPipeline
+from tools.miniature.evaluate import draw_pictures
+from tools.trainer.captions import prompt
+from tools.trainer.judge import load_judge, look, score
+from tools.trainer.train import make_scene
+
+BATCH = 8
+SEED = 100_000  # far from the seeds of training
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trainer.evaluate", description=__doc__)
+    parser.add_argument("--model", type=Path, default=Path("runs/trainer/checkpoint"))
+    parser.add_argument("--prompts", type=int, default=1000, help="a multiple of 8")
+    parser.add_argument("--names", type=int, default=20, help="the first of all")
+    parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
+    parser.add_argument("--out", type=Path, default=Path("runs/trainer/report.json"))
+    options = parser.parse_args()
+    rng = np.random.default_rng(SEED)
+    scenes = [make_scene(options, rng) for _ in range(options.prompts)]
+    pipe = SDXLPipeline.from_pretrained(options.model, images_per_request=BATCH)
+    seen = look(load_judge(), draw_pictures(pipe, [prompt(scene) for scene in scenes]))
+    right: dict[str, list[bool]] = defaultdict(list)
+    for scene, what in zip(scenes, seen, strict=True):
+        if len(scene.items) == 1:
+            right[scene.items[0].thing.name].append(scene.items[0].thing.icon in what.names())
+    report = {
+        "prompts": len(scenes),
+        **score(scenes, seen),
+        "by name": {name: round(float(np.mean(found)), 2) for name, found in right.items()},
+    }
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
