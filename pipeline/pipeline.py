@@ -543,9 +543,10 @@ class SDXLPipeline:
         """Draw pictures, without compiling anything.
 
         Args:
-            prompt: one prompt for all pictures, or one for each. A blank prompt leaves the
-                content to the model. Names of loaded embeddings stand for their vectors; the
-                prompts of a request can use 256 vectors.
+            prompt: one prompt for all pictures, or one for each; or a request, in which the other
+                arguments replace settings. A blank prompt leaves the content to the model. Names of
+                loaded embeddings stand for their vectors; the prompts of a request can use 256
+                vectors.
             negative_prompt: one for all pictures, or one for each; a blank one counts as none.
             guidance_scale: how closely to follow the prompt; 1 and below means no guidance. None
                 means the pipeline's default, which is 5 except for distilled models. Models

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tools.miniature.train_unet import noised
 from tools.trainer import composition
 from tools.trainer.captions import article, caption, plural, prompt, vocabulary
 from tools.trainer.composition import (
@@ -24,7 +25,6 @@ from tools.trainer.icons import HANDS
 from tools.trainer.judge import BEHIND, NAMES, NOTHING, UNSURE, Seen, labels_of, score
 from tools.trainer.reader import ANSWERS, answers
 from tools.trainer.things import all_things
-from tools.trainer.train_unet import noised
 
 THINGS = {thing.icon: thing for thing in all_things()}
 
@@ -171,7 +171,7 @@ def as_seen(scene: Scene) -> Seen:
     labels = labels_of(scene, boxes(scene, np.random.default_rng(0)))
     things = np.where(labels.things == UNSURE, NOTHING, labels.things)
     behind = BEHIND[labels.top], BEHIND[labels.bottom]
-    return Seen(things, labels.hues, HANDS[labels.hand], behind, np.zeros(0))
+    return Seen(things, labels.hues, HANDS[labels.hand], behind)
 
 
 def test_a_judge_that_is_right_about_everything_gives_full_marks():

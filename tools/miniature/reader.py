@@ -5,7 +5,8 @@ shapes, colours, sizes, layout, style, background. A minute of it spares the UNe
 which prompts have no meaning yet. The heads are discarded.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +28,15 @@ from tools.miniature.scenes import (
     caption,
 )
 from tools.miniature.training import minimise, parameters, with_parameters
-from tools.miniature.work import Run
+from tools.miniature.work import Run, Tree
 
 BATCH = 64
 NOTHING = "nothing"
+Answers: TypeAlias = tuple[tuple[str, ...], ...]  # the words of each head
 # "b below a" means "a above b", so one of each pair of opposites is enough.
 TURNED = {"below": "above", "right of": "left of"}
 THING = (("shape", SHAPES), ("colour", tuple(COLOURS)), ("size", SIZES))
-ANSWERS: tuple[tuple[str, ...], ...] = (
+ANSWERS: Answers = (
     tuple(COLOURS),
     STYLES,
     (*POSITIONS, *RELATIONS),
@@ -62,12 +64,14 @@ class TextEncoders(NamedTuple):
 
 
 class Reader(nnx.Module):
-    """Both text encoders and the heads."""
+    """Both text encoders and the heads, one for each question of `answers`."""
 
-    def __init__(self, first: CLIPTextEncoder, second: CLIPTextEncoder, rngs: nnx.Rngs):
+    def __init__(
+        self, first: CLIPTextEncoder, second: CLIPTextEncoder, answers: Answers, rngs: nnx.Rngs
+    ):
         self.text_encoder = first
         self.text_encoder_2 = second
-        outputs = sum(len(words) for words in ANSWERS)
+        outputs = sum(len(words) for words in answers)
         projection = second.config.projection_dim
         assert projection is not None
         width = first.config.hidden_size + second.config.hidden_size
@@ -88,9 +92,25 @@ class Reader(nnx.Module):
         return self.pooled_head(pooled), self.state_head(states)
 
 
-def _loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def reading_loss(
+    reader: Reader,
+    answers: Answers,
+    params: Tree,
+    ids: jax.Array,
+    ends: jax.Array,
+    labels: jax.Array,
+) -> jax.Array:
+    """Return the cross-entropy of both heads, with `params` in place of the reader's parameters.
+
+    `labels`, `[B, heads]`, are indices into `answers`; see `Reader` for the others.
+    """
+    pooled, states = with_parameters(reader, params)(ids, ends)
+    return _loss(pooled, labels, answers) + _loss(states, labels, answers)
+
+
+def _loss(logits: jax.Array, labels: jax.Array, answers: Answers) -> jax.Array:
     """Return the mean cross-entropy over the heads; labels are `[B, heads]`."""
-    splits = np.cumsum([len(words) for words in ANSWERS])[:-1]
+    splits = np.cumsum([len(words) for words in answers])[:-1]
     parts = jnp.split(logits, splits, axis=-1)
     losses = [
         optax.softmax_cross_entropy_with_integer_labels(part, labels[:, i]).mean()
@@ -108,11 +128,8 @@ def teach(
     seed: int,
 ) -> TextEncoders:
     """Train both encoders, or resume their training, on captions of the scenes."""
-    reader = Reader(*encoders, nnx.Rngs(seed))
-
-    def objective(params: dict, ids: jax.Array, ends: jax.Array, labels: jax.Array) -> jax.Array:
-        pooled, states = with_parameters(reader, params)(ids, ends)
-        return _loss(pooled, labels) + _loss(states, labels)
+    reader = Reader(*encoders, ANSWERS, nnx.Rngs(seed))
+    objective = partial(reading_loss, reader, ANSWERS)
 
     def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rng = np.random.default_rng((seed, 1, i))

@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import TypeAlias
 
+Values: TypeAlias = dict[str, object]
 END, PAD_2 = "<|endoftext|>", "!"
 TEXT_WIDTHS = (96, 128)
 PROJECTION = 128
@@ -109,17 +111,23 @@ MODEL_INDEX: dict[str, object] = {
 }
 
 
-def write_configs(folder: Path, vocab_size: int) -> None:
+def write_configs(
+    folder: Path,
+    vocab_size: int,
+    unet: Values = UNET,
+    vae: Values = VAE,
+    scheduler: Values = SCHEDULER,
+) -> None:
     """Write every JSON file of the checkpoint except the tokenizers'."""
     first = _text_encoder(TEXT_WIDTHS[0], vocab_size, "CLIPTextModel", "quick_gelu")
     second = _text_encoder(TEXT_WIDTHS[1], vocab_size, "CLIPTextModelWithProjection", "gelu")
     for name, values in {
         "model_index.json": MODEL_INDEX,
-        "scheduler/scheduler_config.json": SCHEDULER,
+        "scheduler/scheduler_config.json": scheduler,
         "text_encoder/config.json": first,
         "text_encoder_2/config.json": second,
-        "unet/config.json": UNET,
-        "vae/config.json": VAE,
+        "unet/config.json": unet,
+        "vae/config.json": vae,
     }.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -24,14 +24,26 @@ PAIRS = 0.85  # share of pictures with two things, which are learnt far more slo
 FRAGMENT = 0.06  # share of captions of one or two words, like negative prompts
 
 
-def loss_weight(sigma: jax.Array) -> jax.Array:
+def loss_weight(sigma: jax.Array, prediction_type: str) -> jax.Array:
     """Return the loss weight of each `sigma`.
 
     Steps with hardly any noise count less (Hang et al. 2023, min-SNR with gamma 5). Steps with
-    hardly any picture count more, because they decide layout and colours.
+    hardly any picture decide layout and colours: they count more for predictions of noise, and in
+    full for velocities.
     """
     snr = 1 / sigma**2
+    if prediction_type == "v_prediction":
+        return jnp.minimum(snr + 1, 6.0) / (snr + 1)
     return jnp.minimum(snr, 5.0) / snr * (1 + sigma**2) ** 0.75
+
+
+def noised(latents: jax.Array, noise: jax.Array, sigma: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return latents with noise at `sigma`, of unit variance, and their velocity.
+
+    Salimans and Ho 2022, appendix D.
+    """
+    scale = jnp.sqrt(sigma**2 + 1)
+    return (latents + sigma * noise) / scale, (noise - sigma * latents) / scale
 
 
 def loss_fn(
@@ -44,7 +56,7 @@ def loss_fn(
     dropped: jax.Array,
     key: jax.Array,
 ) -> jax.Array:
-    """Return the weighted squared error of the predicted noise.
+    """Return the weighted squared error of the prediction: noise or velocity, as `config` says.
 
     Args:
         unet: the network; `params` replace its parameters.
@@ -98,11 +110,12 @@ def denoising_loss(
     times = jnp.floor(strata * len(sigmas)).astype(jnp.int32)
     sigma = sigmas[times]
     noise = jax.random.normal(noise_key, latents.shape)
-    wide = sigma[:, None, None, None]
-    noisy = (latents + wide * noise) / jnp.sqrt(wide**2 + 1)
+    noisy, velocity = noised(latents, noise, sigma[:, None, None, None])
+    kind = config.scheduler.prediction_type
+    target = velocity if kind == "v_prediction" else noise
     predicted = model(noisy, times.astype(jnp.float32), context)
-    error = jnp.mean((predicted - noise) ** 2, axis=(1, 2, 3))
-    return jnp.mean(error * loss_weight(sigma))
+    error = jnp.mean((predicted - target) ** 2, axis=(1, 2, 3))
+    return jnp.mean(error * loss_weight(sigma, kind))
 
 
 def say(scene: Scene, rng: np.random.Generator) -> str:

@@ -6,7 +6,7 @@ A scene is one thing, two things with a relation, or two or three of a kind, on 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -16,6 +16,7 @@ from tools.trainer.things import Thing
 
 RGB = tuple[int, int, int]
 T = TypeVar("T")
+Box = tuple[float, float, float]  # middle and size, in picture sides
 
 SIDE = 256  # pixels
 COLOURS: dict[str, RGB] = {
@@ -90,14 +91,11 @@ class Scene:
     layout: str
 
 
-Kind = Literal["one", "two", "row"]
-
-
 def random_scene(
     rng: np.random.Generator, things: Sequence[Thing], shares: tuple[float, float, float]
 ) -> Scene:
     """Draw a random scene; `shares` are those of one thing, of two, and of several of a kind."""
-    kind: Kind = ("one", "two", "row")[rng.choice(3, p=shares)]
+    kind = ("one", "two", "row")[rng.choice(3, p=shares)]
     hand = _any(rng, HANDS)
     first = _random_item(rng, _any(rng, things), hand)
     background = _random_background(rng)
@@ -144,7 +142,13 @@ def _random_background(rng: np.random.Generator) -> Plain | Place:
 
 def draw(scene: Scene, rng: np.random.Generator, side: int = SIDE) -> np.ndarray:
     """Draw a scene, uint8 [side, side, 3]; places and sizes vary a little."""
-    places = boxes(scene, rng)
+    return draw_at(boxes(scene, rng), scene, rng, side)
+
+
+def draw_at(
+    places: Sequence[Box], scene: Scene, rng: np.random.Generator, side: int = SIDE
+) -> np.ndarray:
+    """Draw a scene with its things in the places that `boxes` returns."""
     picture = _background(scene, rng, side)
     for item, (x, y, size) in zip(scene.items, places, strict=True):
         pixels = max(8, round(size * side))
@@ -154,7 +158,7 @@ def draw(scene: Scene, rng: np.random.Generator, side: int = SIDE) -> np.ndarray
     return np.asarray(picture)
 
 
-def boxes(scene: Scene, rng: np.random.Generator) -> list[tuple[float, float, float]]:
+def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
     """Return the middle and the size of every item, in picture sides."""
     sizes = [SIZES[item.size] * rng.uniform(0.93, 1.07) for item in scene.items]
     count = len(scene.items)

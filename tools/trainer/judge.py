@@ -26,11 +26,13 @@ from tools.trainer.composition import (
     HUES,
     PLACES,
     TIMES,
+    Box,
     Place,
     Plain,
     Scene,
     boxes,
     draw,
+    draw_at,
     random_scene,
 )
 from tools.trainer.icons import HANDS
@@ -95,7 +97,7 @@ class Judge(nnx.Module):
         return self.of_cells(x), self.of_whole(pooled)
 
 
-def labels_of(scene: Scene, places: list[tuple[float, float, float]]) -> Labels:
+def labels_of(scene: Scene, places: list[Box]) -> Labels:
     """Return the right answers for a scene whose things are at `places`, made by `boxes`."""
     things = np.full((CELLS, CELLS), NOTHING, np.int32)
     hues = np.full((CELLS, CELLS), UNSURE, np.int32)
@@ -122,9 +124,8 @@ def _behind(background: Plain | Place) -> tuple[str, str]:
 def example(rng: np.random.Generator) -> tuple[np.ndarray, Labels]:
     """Compose a scene, a little blurred or noisy: uint8 [SIDE, SIDE, 3], and its labels."""
     scene = random_scene(rng, all_things(), SHARES)
-    seed = int(rng.integers(2**31))
-    picture = draw(scene, np.random.default_rng(seed))
-    places = boxes(scene, np.random.default_rng(seed))
+    places = boxes(scene, rng)
+    picture = draw_at(places, scene, rng)
     return spoiled(reduced(picture), rng), labels_of(scene, places)
 
 
@@ -175,18 +176,16 @@ class Seen:
     hues: np.ndarray
     hand: str
     behind: tuple[str, str]
-    sure: np.ndarray  # of each cell's thing, [CELLS, CELLS, names and nothing]
 
     def hue_of(self, icon: str) -> str:
         """Return the hue of most cells of a thing; "" for its own colours, or if it is not seen."""
         hues = self.hues[self.things == NAMES.index(icon)]
         return "" if not hues.size else [*HUES, ""][np.bincount(hues).argmax()]
 
-    def names(self, least: int = 1) -> list[str]:
-        """Return the icons' names that cover at least so many cells, the most frequent first."""
-        found, counts = np.unique(self.things[self.things != NOTHING], return_counts=True)
-        order = np.argsort(-counts)
-        return [NAMES[found[i]] for i in order if counts[i] >= least]
+    @property
+    def names(self) -> set[str]:
+        """The names of the icons in the picture."""
+        return {NAMES[i] for i in np.unique(self.things) if i != NOTHING}
 
 
 def look(judge: Judge, pictures: np.ndarray) -> list[Seen]:
@@ -198,14 +197,12 @@ def look(judge: Judge, pictures: np.ndarray) -> list[Seen]:
         of_cells, of_whole = map(np.asarray, forward(_scaled(small[start : start + BATCH])))
         named, hued = np.split(of_cells, [len(NAMES) + 1], -1)
         hand, top, bottom = np.split(of_whole, [len(HANDS), len(HANDS) + len(BEHIND)], -1)
-        sure = np.asarray(jax.nn.softmax(named, -1))
         seen += [
             Seen(
                 named[i].argmax(-1),
                 hued[i].argmax(-1),
                 HANDS[hand[i].argmax()],
                 (BEHIND[top[i].argmax()], BEHIND[bottom[i].argmax()]),
-                sure[i],
             )
             for i in range(len(hand))
         ]
@@ -262,7 +259,7 @@ def score(scenes: Sequence[Scene], seen: Sequence[Seen]) -> dict[str, float]:
     for scene, what in zip(scenes, seen, strict=True):
         icons = {item.thing.icon for item in scene.items}
         kind = "both of two things" if len(icons) > 1 else "thing"
-        right.setdefault(kind, []).append(icons <= {*what.names()})
+        right.setdefault(kind, []).append(icons <= what.names)
         right.setdefault("style", []).append(scene.hand == what.hand)
         right.setdefault("background", []).append(_behind(scene.background) == what.behind)
         if len(icons) == 1 and scene.items[0].colour:

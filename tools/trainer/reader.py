@@ -5,17 +5,13 @@ things, colours, sizes, layout, hand, background. The heads are discarded.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
-from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.layers import linear
 from pipeline.text.tokenizer import Tokenizers
+from tools.miniature.reader import TURNED, Answers, Reader, TextEncoders, reading_loss
 from tools.miniature.training import minimise, parameters, with_parameters
 from tools.miniature.work import Run
 from tools.trainer.captions import caption
@@ -39,12 +35,10 @@ from tools.trainer.things import all_things
 BATCH = 96
 SHARES = (0.5, 0.35, 0.15)  # of one thing, two, several of a kind
 TOKENS = 32  # the most of a caption; what comes after the end does not change what comes before
-# "b below a" means "a above b", so one of each pair of opposites is enough.
-TURNED = {"below": "above", "right of": "left of"}
 NOTHING = ""
 NAMES = tuple(thing.icon for thing in all_things())
 ITEM = (NAMES, (NOTHING, *HUES), tuple(SIZES))
-ANSWERS: tuple[tuple[str, ...], ...] = (
+ANSWERS: Answers = (
     HANDS,
     (NOTHING, *COLOURS),
     (NOTHING, *COLOURS),
@@ -79,51 +73,6 @@ def _words(item: Item) -> tuple[str, str, str]:
     return item.thing.icon, item.colour, item.size
 
 
-class TextEncoders(NamedTuple):
-    """Both of SDXL's text encoders."""
-
-    first: CLIPTextEncoder
-    second: CLIPTextEncoder
-
-
-class Reader(nnx.Module):
-    """Both text encoders and the heads."""
-
-    def __init__(self, first: CLIPTextEncoder, second: CLIPTextEncoder, rngs: nnx.Rngs):
-        self.text_encoder = first
-        self.text_encoder_2 = second
-        outputs = sum(len(words) for words in ANSWERS)
-        projection = second.config.projection_dim
-        assert projection is not None
-        width = first.config.hidden_size + second.config.hidden_size
-        self.pooled_head = linear(projection, outputs, dtype=jnp.float32, rngs=rngs)
-        self.state_head = linear(width, outputs, dtype=jnp.float32, rngs=rngs)
-
-    def __call__(self, input_ids: jax.Array, ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the logits of both heads.
-
-        Args:
-            input_ids: `[B, 2, L]`.
-            ends: `[B]`, where each text ends.
-        """
-        first, _ = self.text_encoder(input_ids[:, 0])
-        second, pooled = self.text_encoder_2(input_ids[:, 1])
-        assert pooled is not None
-        states = jnp.concatenate([first, second], axis=-1)[jnp.arange(len(ends)), ends]
-        return self.pooled_head(pooled), self.state_head(states)
-
-
-def _loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Return the mean cross-entropy over the heads; labels are `[B, heads]`."""
-    splits = np.cumsum([len(words) for words in ANSWERS])[:-1]
-    parts = jnp.split(logits, splits, axis=-1)
-    losses = [
-        optax.softmax_cross_entropy_with_integer_labels(part, labels[:, i]).mean()
-        for i, part in enumerate(parts)
-    ]
-    return sum(losses, jnp.zeros(())) / len(losses)
-
-
 def say(scenes: Sequence[Scene], rng: np.random.Generator) -> list[str]:
     """Return a caption of each scene."""
     return [caption(scene, rng) for scene in scenes]
@@ -133,11 +82,8 @@ def teach(
     encoders: TextEncoders, tokenizers: Tokenizers, run: Run, steps: int, seed: int
 ) -> TextEncoders:
     """Train both encoders, or resume their training, on captions of random scenes."""
-    reader = Reader(*encoders, nnx.Rngs(seed))
-
-    def objective(params: dict, ids: jax.Array, ends: jax.Array, labels: jax.Array) -> jax.Array:
-        pooled, states = with_parameters(reader, params)(ids, ends)
-        return _loss(pooled, labels) + _loss(states, labels)
+    reader = Reader(*encoders, ANSWERS, nnx.Rngs(seed))
+    objective = partial(reading_loss, reader, ANSWERS)
 
     def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rng = np.random.default_rng((seed, 1, i))

@@ -23,16 +23,19 @@ from pipeline.models.vae import VAE
 from pipeline.text.tokenizer import Tokenizers
 from tools.agreement import load_module
 from tools.miniature.export import write_weights
-from tools.miniature.latents import normalise
+from tools.miniature.latents import encode_scenes, normalise
+from tools.miniature.reader import TextEncoders
+from tools.miniature.shape import END, PAD_2, write_configs
+from tools.miniature.train_unet import loss_fn
 from tools.miniature.training import minimise, parameters, start_as_identity, with_parameters
 from tools.miniature.vocabulary import write_tokenizer
 from tools.miniature.work import Run
+from tools.trainer import shape
 from tools.trainer.captions import vocabulary
-from tools.trainer.composition import Plain, Scene, random_scene
-from tools.trainer.reader import TextEncoders, say, teach
-from tools.trainer.shape import END, PAD_2, write_configs
+from tools.trainer.composition import Plain, Scene, draw, random_scene
+from tools.trainer.reader import teach
 from tools.trainer.things import all_things
-from tools.trainer.train_unet import batches, encoded_scenes, loss_fn
+from tools.trainer.train_unet import batches
 from tools.trainer.train_vae import draw_pool, train_vae
 
 SEED = 0
@@ -50,7 +53,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
     parser.add_argument("--name", default="gate", help="of a part of the UNet's training")
-    parser.add_argument("--after", default="", help="the part whose weights it goes on from")
+    parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's UNet")
     options = parser.parse_args()
     checkpoint = options.work / "checkpoint"
     write_words(checkpoint)
@@ -64,7 +67,8 @@ def write_words(checkpoint: Path) -> None:
     emoji = [thing.emoji for thing in all_things()]
     write_tokenizer(checkpoint / "tokenizer", words, END, emoji)
     write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2, emoji)
-    write_configs(checkpoint, len(json.loads((checkpoint / "tokenizer/vocab.json").read_text())))
+    count = len(json.loads((checkpoint / "tokenizer/vocab.json").read_text()))
+    write_configs(checkpoint, count, shape.UNET, shape.VAE, shape.SCHEDULER)
 
 
 def make_vae(config: Config, options: argparse.Namespace) -> None:
@@ -101,9 +105,9 @@ def make_unet(config: Config, options: argparse.Namespace) -> None:
     make = partial(make_scene, options)
     folder = options.work / f"latents-{options.name}"
     began = time.monotonic()
-    scenes, latents = encoded_scenes(vae, folder, make, options.pictures, SEED + 10)
+    scenes, latents = encode_scenes(vae, folder, make, draw, options.pictures, SEED + 10)
     print(f"encoded {len(scenes)} in {time.monotonic() - began:.0f} s", flush=True)
-    if options.after:
+    if options.go_on:
         unet = load_module(UNet, config.networks["unet"], checkpoint / "unet")
     else:
         unet = UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
@@ -114,7 +118,7 @@ def make_unet(config: Config, options: argparse.Namespace) -> None:
         write_weights(checkpoint, "unet", with_parameters(unet, average))
         return {"minutes": round((time.monotonic() - began) / 60, 1)}
 
-    batch = batches(scenes, latents, tokenizers, say, options.batch, SEED)
+    batch = batches(scenes, latents, tokenizers, options.batch, SEED)
     loss = partial(loss_fn, unet, encoders, config)
     minimise(run, loss, parameters(unet), batch, options.steps, peak=options.peak, check=check)
     run.plot({"loss": "weighted loss"})

@@ -17,7 +17,7 @@ from pipeline.models.vae_config import VAEConfig
 from tools.miniature.train_vae import psnr
 from tools.miniature.training import minimise, parameters, sheet, start_as_identity, with_parameters
 from tools.miniature.work import Run, Tree
-from tools.trainer.composition import SIDE, boxes, draw, random_scene
+from tools.trainer.composition import SIDE, boxes, draw, draw_at, random_scene
 from tools.trainer.things import all_things
 
 CROP = 64  # pixels
@@ -93,9 +93,10 @@ def in_boxes(vae: VAE, seed: int, count: int = 32) -> float:
         rng = np.random.default_rng((seed, i))
         scene = random_scene(rng, all_things(), SHARES)
         rng = np.random.default_rng((seed, i, 1))
-        pictures.append(draw(scene, rng))
+        places = boxes(scene, rng)
+        pictures.append(draw_at(places, scene, rng))
         mask = np.zeros((SIDE, SIDE), bool)
-        for x, y, size in boxes(scene, np.random.default_rng((seed, i, 1))):
+        for x, y, size in places:
             left, top, right, bottom = (
                 round(SIDE * at) for at in (x - size / 2, y - size / 2, x + size / 2, y + size / 2)
             )
