@@ -19,6 +19,8 @@ T = TypeVar("T")
 Box = tuple[float, float, float]  # middle and size, in picture sides
 
 SIDE = 256  # pixels
+# Things stand on a grid, so that one latent of theirs has the same pixels wherever they are.
+GRID = 8 / SIDE
 COLOURS: dict[str, RGB] = {
     "white": (250, 250, 250),
     "black": (28, 28, 32),
@@ -37,7 +39,7 @@ COLOURS: dict[str, RGB] = {
 HUES = {"red": 2, "orange": 30, "yellow": 48, "green": 125, "blue": 215, "purple": 275, "pink": 330}
 PLACES = ("meadow", "sea", "snow", "desert", "sky")
 TIMES = ("day", "night")
-SIZES = {"small": 0.3, "medium": 0.48, "large": 0.7}  # of the picture's side
+SIZES = {"small": 80 / SIDE, "medium": 112 / SIDE, "large": 176 / SIDE}
 POSITIONS = {
     "centre": (0.5, 0.5),
     "left": (0.27, 0.5),
@@ -141,7 +143,7 @@ def _random_background(rng: np.random.Generator) -> Plain | Place:
 
 
 def draw(scene: Scene, rng: np.random.Generator, side: int = SIDE) -> np.ndarray:
-    """Draw a scene, uint8 [side, side, 3]; places and sizes vary a little."""
+    """Draw a scene, uint8 [side, side, 3]; places vary a little."""
     return draw_at(boxes(scene, rng), scene, rng, side)
 
 
@@ -160,7 +162,7 @@ def draw_at(
 
 def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
     """Return the middle and the size of every item, in picture sides."""
-    sizes = [SIZES[item.size] * rng.uniform(0.93, 1.07) for item in scene.items]
+    sizes = [SIZES[item.size] for item in scene.items]
     count = len(scene.items)
     if scene.layout == "row":
         places = [
@@ -173,10 +175,9 @@ def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
     ground = isinstance(scene.background, Place) and scene.layout in ("centre", "left", "right")
     shaken = []
     for (x, y), size in zip(places, sizes, strict=True):
-        y += 0.06 * ground
-        x, y = x + rng.uniform(-0.025, 0.025), y + rng.uniform(-0.025, 0.025)
-        room = size / 2 + 0.01
-        shaken.append((float(np.clip(x, room, 1 - room)), float(np.clip(y, room, 1 - room)), size))
+        corner = np.array([x, y + 0.06 * ground]) + rng.uniform(-0.03, 0.03, 2) - size / 2
+        x, y = np.clip(np.round(corner / GRID) * GRID, GRID, 1 - size - GRID) + size / 2
+        shaken.append((float(x), float(y), size))
     return shaken
 
 

@@ -35,7 +35,7 @@ from tools.trainer.captions import vocabulary
 from tools.trainer.composition import Plain, Scene, draw, random_scene
 from tools.trainer.reader import teach
 from tools.trainer.things import all_things
-from tools.trainer.train_unet import batches
+from tools.trainer.train_unet import Batch, batches
 from tools.trainer.train_vae import draw_pool, train_vae
 
 SEED = 0
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
     parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--crops", type=float, default=0.5, help="share of steps on quarters")
     parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
     parser.add_argument("--name", default="gate", help="of a part of the UNet's training")
     parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's UNet")
@@ -118,7 +119,12 @@ def make_unet(config: Config, options: argparse.Namespace) -> None:
         write_weights(checkpoint, "unet", with_parameters(unet, average))
         return {"minutes": round((time.monotonic() - began) / 60, 1)}
 
-    batch = batches(scenes, latents, tokenizers, options.batch, SEED)
+    make_batch = batches(scenes, latents, tokenizers, options.batch, SEED)
+    full = latents.shape[1]
+
+    def batch(i: int) -> Batch:
+        return make_batch(i, full // 2 if i < options.crops * options.steps else full)
+
     loss = partial(loss_fn, unet, encoders, config)
     minimise(run, loss, parameters(unet), batch, options.steps, peak=options.peak, check=check)
     run.plot({"loss": "weighted loss"})
