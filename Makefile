@@ -4,10 +4,11 @@
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
 #   make run-cluster                the page and two replicas under Ray Serve
 #   make test                       the tests; make test ARGS="-k browser" for some of them
-#   make test-slow                  the slow and rare ones: chaos, training, slow networks, ...
+#   make test-slow                  the slow ones: chaos, training, slow networks, ...
 #   make test-all                   both kinds in one run, faster than one after the other
-#   make test-reference             the comparison with torch's diffusers, and with its old Flax
-#                                   pipelines, drawn afresh
+#   make test-rare                  before a release: what other tests check in another way
+#   make test-reference             the comparison with torch's diffusers
+#   make test-incumbent             the same with its old Flax pipelines
 #   make test-cluster               the tests of several machines, with Ray Serve on this one
 #   make bench                      all that can be measured here, into benchmarks/results:
 #                                   start-up, requests, delivery, and bench-cpu; it takes hours
@@ -32,11 +33,12 @@ TPU := .venv-tpu
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 # Two more than processors: a browser's tests wait for half of their time.
 TESTERS := $(shell expr $(PROCESSORS) + 2)
-PIP := -m pip --disable-pip-version-check install --quiet
+# Modules are compiled when they are first imported: most of them never are.
+PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-cluster test test-slow test-all test-reference test-cluster bench load chaos \
-  soak lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
+.PHONY: help setup run run-cluster test test-slow test-all test-rare test-reference test-incumbent \
+  test-cluster bench load chaos soak lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -50,19 +52,24 @@ run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run cluster:app $(ARGS)
 
 # Tests start many programs, which would all compile the same sources.
-test test-slow test-all: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-all test-rare: export PYTHONDONTWRITEBYTECODE =
 
-test: MARKED := not slow
-test-slow: MARKED := slow
-test-all: MARKED :=
+test: MARKED := not slow and not rare
+test-slow: MARKED := slow and not rare
+test-all: MARKED := not rare
+test-rare: MARKED := rare
 
-test test-slow test-all: $(VENV)/.installed-test tests/node/node_modules/.installed
+test test-slow test-all test-rare: $(VENV)/.installed-test tests/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest -m "$(MARKED)" \
 	  --numprocesses $(TESTERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-reference: $(REFERENCE)/.installed $(INCUMBENT)/.installed
-	$(REFERENCE)/bin/python -m pytest tests/reference --numprocesses $(PROCESSORS) \
+test-incumbent: $(INCUMBENT)/.installed
+test-incumbent: COMPARED := tests/reference/test_incumbent.py
+test-reference: COMPARED := tests/reference --ignore tests/reference/test_incumbent.py
+
+test-reference test-incumbent: $(REFERENCE)/.installed
+	$(REFERENCE)/bin/python -m pytest $(COMPARED) --numprocesses $(PROCESSORS) \
 	  --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-cluster: $(VENV)/.installed-test

@@ -67,6 +67,7 @@ def test_every_program_is_run() -> None:
 BACKGROUNDS = ("blue", "white", "purple", "black", "red", "yellow", "green", "orange")
 
 
+@pytest.mark.rare  # the programs make the same calls
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """On two simulated devices, the bundled miniature draws what the notebook's prompts ask for."""
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")

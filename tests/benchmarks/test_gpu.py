@@ -127,7 +127,7 @@ def test_other_packages_are_not_imported(tmp_path: Path) -> None:
         assert done.returncode == status, done.stderr.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_first_part_runs_with_few_packages(tmp_path: Path) -> None:
     small = "--pixels", "32", "--steps", "2", "--repeats", "1", "--configs", str(SMALLEST)
     places = "--cache", str(tmp_path / "cache"), "--results", str(tmp_path / "results")

@@ -70,6 +70,7 @@ def test_under_three_times_the_load_each_is_drawn_or_refused(tmp_path: Path):
     assert sum(found["outcomes"].values()) == found["arrivals"]
 
 
+@pytest.mark.rare  # tests/pipeline/drawing/test_engine.py draws them beside others
 def test_drawn_together_pictures_are_those_that_are_drawn_alone(address: str):
     found = asyncio.run(drawn_together(address, 3))
     assert found["outcomes"] == {"done": 6}

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import soak
 from benchmarks.processes import front_end
 
-pytestmark = pytest.mark.slow  # sends mixed load for a quarter of a minute, twice
+pytestmark = pytest.mark.rare  # sends mixed load for a quarter of a minute, twice
 
 
 @pytest.fixture

@@ -44,16 +44,19 @@ BY_SIGMAS = [
     if read_config(GOLDEN / name / "checkpoint").scheduler.name in SIGMAS_OF  # others: timesteps
 ]
 
-# Drawing from these checkpoints is compiled in `make test`, from the others in `make test-slow`.
-# Their schedules and tokenizers are always compared; the networks of these, too.
+# Drawing from these checkpoints is compiled in `make test`, from the next in `make test-slow`, and
+# from the others in `make test-rare`, because tests/reference draws such checkpoints with torch.
+# Their schedules and tokenizers are always compared; the networks of some, too.
 DRAWN_ALWAYS = ("plain",)
+DRAWN_OFTEN = ("sd_1", "consistency", "distilled")
 COMPARED_ALWAYS = ("plain", "three_levels", "sd_1", "consistency")
 CONSISTENCY = "consistency"
 
 
 def drawn(name: str, always: Sequence[str]) -> Any:
-    """Return the parameter of a test that draws."""
-    return pytest.param(name, marks=() if name in always else pytest.mark.slow)
+    """Return the parameter of a test that compares or draws."""
+    otherwise = pytest.mark.slow if name in DRAWN_OFTEN else pytest.mark.rare
+    return pytest.param(name, marks=() if name in always else otherwise)
 
 
 for_every_checkpoint = pytest.mark.parametrize("name", NAMES)

@@ -302,7 +302,7 @@ def test_a_picture_is_the_same_beside_any_others(arrivals: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 4, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(4, marks=pytest.mark.rare), 8])
 @given(arrivals=ARRIVALS)
 @settings(max_examples=60, **QUIETLY)
 def test_a_picture_is_always_the_same(devices: int, arrivals: Any) -> None:

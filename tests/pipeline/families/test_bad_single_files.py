@@ -164,7 +164,7 @@ def test_fuzzed_tensors(
 
 
 @pytest.mark.slow
-@FUZZING
+@settings(FUZZING, max_examples=15)  # each takes a second
 @given(kind=ANY_KIND, changes=ANY_CHANGES)
 def test_fuzzed_tensors_of_all_networks(
     kind: str, changes: list[tuple[Any, ...]], good: dict[str, Tensors], tmp_path: Path

@@ -226,8 +226,14 @@ def drawn(model: Path, **options: Any) -> np.ndarray:
     return found.images
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sd_1", "sd_2", "sd_2_base", "sdxl", "sdxl_refiner"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sdxl", "sdxl_refiner")),
+        # `tests/reference/test_single_file.py` compares these kinds with torch.
+        *(pytest.param(kind, marks=pytest.mark.rare) for kind in ("sd_1", "sd_2", "sd_2_base")),
+    ],
+)
 def test_a_single_file_draws_what_its_folder_draws(kind: str, tmp_path: Path) -> None:
     folder = thin_folder(tmp_path / "folder", kind)
     marks = ["v_pred"] if kind == "sd_2" else []

@@ -189,7 +189,7 @@ def test_a_picture_that_the_checker_flags_is_never_returned_unblurred(one_flagge
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.rare)])
 def test_the_flax_calls_check_pictures_too(
     jit: bool, checker: SafetyChecker, tmp_path: Path
 ) -> None:
