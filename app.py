@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pipeline.facts import Facts
 from serving import bootstrap, logs, scratch, settings
-from serving.generator import Generator, Model
+from serving.generator import Generator
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
@@ -81,7 +82,7 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         pipe, bundled = bootstrap.load_pipeline(chosen)
     except (CheckpointError, DeviceError, InputError, OSError) as error:
         _give_up(str(error))
-    log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.device_kind)
+    log.info("Ready after %.1f s on %s", time.monotonic() - started, pipe.facts.device)
     return pipe, bundled
 
 
@@ -95,7 +96,7 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
     urls = chosen.backend_urls
 
-    async def first_model() -> Model:
+    async def first_model() -> Facts:
         async with Client(headers) as client:
             at = waiting.config(chosen.host, chosen.port)
             return await waiting.wait_for_model(client, urls, at)

@@ -23,8 +23,8 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 from ray.serve.handle import DeploymentHandle
 
+from pipeline.facts import Facts
 from serving import bootstrap, logs, settings
-from serving.generator import Model
 from serving.generators.client import Client, http_url
 from serving.generators.remote import RemoteGenerator
 from serving.http import app as http_app
@@ -148,7 +148,7 @@ class Replica:
         generator = bootstrap.local_generator(
             chosen, bootstrap.limits(chosen), observer, load(chosen)
         )
-        self._model = generator.model
+        self._model = generator.facts
         self._demand = 0
         self._over = threading.Event()
         # The server has a thread and an event loop of its own, so that it and Ray never wait for
@@ -167,7 +167,7 @@ class Replica:
         for thread in self._threads:
             thread.start()
 
-    async def model(self) -> Model:
+    async def facts(self) -> Facts:
         """Return the model that this replica draws with."""
         return self._model
 
@@ -217,7 +217,7 @@ class FrontEnd:
         observer = Observer(log_prompts=chosen.log_prompts)
         keys = bootstrap.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
-        model = await replicas.model.remote()  # waits for the first replica
+        model = await replicas.facts.remote()  # waits for the first replica
         self._generator = RemoteGenerator(client, [], model, *bootstrap.limits(chosen), observer)
         self._server = page_server.build(self._generator, observer, keys, chosen)
         # Ray starts a new front-end before the old one has ended: both listen on this port.

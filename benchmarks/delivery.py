@@ -46,7 +46,7 @@ class Finished(StandIn):
 
     def __init__(self) -> None:
         super().__init__(step_s=0, images_per_request=4, num_inference_steps=1)
-        self._ready = [_photographic(seed) for seed in range(self.images_per_request)]
+        self._ready = [_photographic(seed) for seed in range(self.facts.images_per_request)]
 
     def advance(self) -> list[Progress]:
         """See `StandIn.advance`."""

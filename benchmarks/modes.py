@@ -79,7 +79,7 @@ def main() -> None:
         }
         for mode in MODES
     }
-    model = pipes[None].model
+    model = pipes[None].facts.name
     report: dict[str, Any] = {"model": model, "prompts": len(scenes), "modes": rows}
     record.write("modes", report)
 

@@ -28,16 +28,16 @@ def main() -> None:
     pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=1)
     found = shortest(cases(pipe), options.repeats)
     print(found)
-    record.write("pictures", {"steps": pipe.num_inference_steps, "seconds": found})
+    record.write("pictures", {"steps": pipe.facts.num_inference_steps, "seconds": found})
 
 
 def cases(pipe: SDXLPipeline) -> dict[str, Callable[[], object]]:
     """Return what to measure, by name."""
     run, every = pipe._compiled, np.ones(1, bool)
     rng = np.random.default_rng(0)
-    image = rng.uniform(size=(pipe.height, pipe.width, 3)).astype(np.float32)
+    image = rng.uniform(size=(pipe.facts.height, pipe.facts.width, 3)).astype(np.float32)
     mask = np.zeros(image.shape[:2], np.float32)
-    mask[:, pipe.width // 2 :] = 1
+    mask[:, pipe.facts.width // 2 :] = 1
     noise = run.initial_latents(np.zeros(1, np.uint32), 1.0)
 
     def draw(**options: object) -> Callable[[], object]:

@@ -36,10 +36,10 @@ def main() -> None:
         seconds.append(time.perf_counter() - begin)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = {
-        "model": pipe.model,
-        "device": f"{pipe.num_devices} x {pipe.device_kind}",
-        "size": f"{pipe.images_per_request} x {pipe.width}x{pipe.height}",
-        "num_inference_steps": pipe.num_inference_steps,
+        "model": pipe.facts.name,
+        "device": f"{pipe.facts.num_devices} x {pipe.facts.device}",
+        "size": f"{pipe.facts.images_per_request} x {pipe.facts.width}x{pipe.facts.height}",
+        "num_inference_steps": pipe.facts.num_inference_steps,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "start_seconds": round(started, 2),
         "request_seconds": [round(value, 3) for value in seconds],

@@ -18,6 +18,7 @@ from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
 from pipeline.drawing.preparing import Drawer, make_drawing
 from pipeline.drawing.prompts import resolved
+from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.preview import Colours
 from pipeline.request import GenerateRequest, Request, check_request, effective
@@ -79,7 +80,7 @@ class Run:
     latents_shape = 1, 1, 2
 
     def __init__(self, pipe: "StandInPipeline", height: int, width: int) -> None:
-        self.shapes = Shapes(pipe.images_per_request, height, width, tokens=1)
+        self.shapes = Shapes(pipe.facts.images_per_request, height, width, tokens=1)
         self.mesh = SimpleNamespace(shape={"images": 1})
         latents = np.zeros((self.shapes.images, *self.latents_shape))
         self.blank_state = _state(latents, Computation(lambda: None))
@@ -201,26 +202,31 @@ class StandInPipeline(ABC):
         num_inference_steps: default of requests.
     """
 
-    model, revision, device_kind, num_devices = "stand-in", None, "none", 1
-    family, safety_checker, screened = "Stable Diffusion XL", False, False
-    needs_mask = needs_image = False
-    refiner = None
-    step_cache = False
-    quantization = None
-    scheduler, sigma_schedule, version = "euler", "default", "none"
-    schedulers: tuple[str, ...] = ("euler",)
-    sigma_schedules: tuple[str, ...] = ("default",)
-    refused_schedulers: ClassVar[dict[str, str]] = {}
-    num_train_timesteps = 1000
-    guidance_scale, recipe, vae, unet, tiny_vae = 5.0, None, None, None, None
-    height = width = 64
-    max_inference_steps = 50
+    facts = Facts(
+        name="stand-in",
+        revision=None,
+        device="none",
+        num_devices=1,
+        height=64,
+        width=64,
+        images_per_request=4,
+        num_inference_steps=25,
+        family="Stable Diffusion XL",
+        safety_checker=False,
+        scheduler="euler",
+        version="none",
+        schedulers=("euler",),
+        sigma_schedules=("default",),
+    )
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}
     truncated = ""  # said to be left out of every prompt
 
     def __init__(self, images_per_request: int, num_inference_steps: int) -> None:
-        self.images_per_request = images_per_request
-        self.num_inference_steps = num_inference_steps
+        self.facts = replace(
+            self.facts,
+            images_per_request=images_per_request,
+            num_inference_steps=num_inference_steps,
+        )
         self.loras: dict[str, Path] = {}
         adapters = cast(Adapters, _Selection(self._check_loras))
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
@@ -260,17 +266,17 @@ class StandInPipeline(ABC):
         cancelled: Event | None = None,
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
-        count = self.images_per_request if images is None else images
+        count = self.facts.images_per_request if images is None else images
         checked = resolved(check_request(request, count), None, cancelled)
         self._check_loras(checked.lora_weights)
-        size = height or self.height, width or self.width
+        size = height or self.facts.height, width or self.facts.width
         run = self._runs.setdefault(size, Run(self, *size))
         config = SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)
         tokenizers = cast(Tokenizers, _Tokenizers(self.truncated))
         return make_drawing(
             checked,
             Drawer(cast(Any, config), tokenizers, cast(CompiledSampler, run)),
-            replace(EULER, name=checked.scheduler or self.scheduler),
+            replace(EULER, name=checked.scheduler or self.facts.scheduler),
             Placement(Embeddings()),
             NO_INPUTS,
             None,
@@ -310,4 +316,4 @@ class StandInPipeline(ABC):
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
         values = effective(request.of_picture(i))
-        return metadata.Settings(**values, width=size[0], height=size[1], model=self.model)
+        return metadata.Settings(**values, width=size[0], height=size[1], model=self.facts.name)

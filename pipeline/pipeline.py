@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import or_
+from operator import attrgetter, or_
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, Unpack
@@ -42,6 +42,7 @@ from pipeline.drawing.preparing import (
 from pipeline.drawing.prompts import placed, resolved
 from pipeline.drawing.refining import Refiner, RefiningEngine, find_refiner
 from pipeline.errors import InputError, raise_if_cancelled
+from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
@@ -88,7 +89,7 @@ from pipeline.schedulers.config import (
     SCHEDULERS,
     SchedulerConfig,
 )
-from pipeline.schedulers.recipes import LoraRecipe, Recipe, find_lora_recipes
+from pipeline.schedulers.recipes import Recipe
 from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.explanation import explain
@@ -129,36 +130,10 @@ class SDXLPipeline:
     of these but `prepare`.
 
     Attributes:
-        model, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
-            the Hub.
-        vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
-        tiny_vae: the name of the tiny VAE; None if there is none.
-        refiner: the name of the refiner; None if there is none.
-        step_cache: whether requests can have a `cache_interval` above 1.
-        quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
-        family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
-        safety_checker: whether the checkpoint's safety checker checks the pictures.
-        needs_mask: whether the model is for inpainting, and draws only from a picture and a mask.
-        needs_image: whether the model is a refiner, and draws only from a picture or from latents.
-        screened: whether the operator's `screen` function checks the pictures.
-        scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
-            of `pipeline.schedulers.config.SCHEDULERS`.
-        schedulers, sigma_schedules: those that a request can name.
-        refused_schedulers: the reason why each of the other schedulers does not fit the model.
-        num_train_timesteps: the number of timesteps that the model was trained with.
-        version: JAX's version, the networks' dtype and their quantisation. If one of these changes,
-            so do the pictures.
-        height, width: the default size of the pictures, in pixels.
-        images_per_request: the number of slots, and the most pictures of a call.
-        num_inference_steps, guidance_scale: the defaults of `generate`.
-        recipe: the recipe of a distilled model, which gives these defaults; None for other models.
-        device_kind, num_devices: the devices in use, such as "NVIDIA H200" and 1.
         wildcard_dir: the folder of the lists that prompts can name, as text files; None for none.
         compile_seconds: seconds spent on the executables: "hit" for those loaded from the cache,
             "miss" for those compiled.
     """
-
-    max_inference_steps = MAX_INFERENCE_STEPS
 
     def __init__(
         self,
@@ -173,37 +148,10 @@ class SDXLPipeline:
         wildcard_dir: str | Path | None = None,
     ):
         self.wildcard_dir = None if wildcard_dir is None else Path(wildcard_dir)
-        self.model = checkpoint.model
-        self.revision = checkpoint.revision
-        others = {name: other.name for name, other in checkpoint.replacements.items()}
-        self.vae, self.unet = others.get("vae"), others.get("unet")
-        self.tiny_vae = others.get("tiny_vae")
-        self.step_cache = compiled.has_step_cache
-        self.quantization = compiled.target.quantization
+        screened = screen is not None
+        beside = None if refiner is None else refiner.name
+        self._facts = _read_facts(checkpoint, compiled, num_inference_steps, screened, beside)
         config = checkpoint.config
-        self.family = config.family.name
-        self.safety_checker = config.safety_checker is not None
-        self.needs_mask = config.takes_mask
-        self.needs_image = config.family.needs_image
-        self.screened = screen is not None
-        self.scheduler = config.scheduler.name
-        self.sigma_schedule = config.scheduler.sigma_schedule
-        self.schedulers = tuple(name for name in SCHEDULERS if name in config.schedulers.configs)
-        self.sigma_schedules = config.schedulers.sigma_schedules
-        self.refused_schedulers = config.schedulers.refused
-        self.num_train_timesteps = config.scheduler.num_train_timesteps
-        parts = f"jax {jax.__version__}", compiled.target.dtype.name, self.quantization
-        self.version = ", ".join(filter(None, parts))
-        self.height = compiled.shapes.height
-        self.width = compiled.shapes.width
-        self.images_per_request = compiled.shapes.images
-        self.recipe: Recipe | None = config.recipe
-        own = _defaults(self.recipe)
-        self.num_inference_steps: int = num_inference_steps or own["num_inference_steps"]
-        self.guidance_scale: float = own["guidance_scale"]
-        devices = compiled.mesh.devices
-        self.device_kind: str = devices.flat[0].device_kind
-        self.num_devices: int = devices.size
         runs = [compiled] if refiner is None else [compiled, refiner.run]
         self.compile_seconds = {
             kind: sum(run.compile_seconds[kind] for run in runs)
@@ -214,7 +162,7 @@ class SDXLPipeline:
         self._compiled = compiled
         # This mapping is replaced, never mutated: one thread may draw while another adds a size.
         self._by_size: Mapping[tuple[int, int], CompiledSampler] = {
-            (self.height, self.width): compiled
+            (compiled.shapes.height, compiled.shapes.width): compiled
         }
         self._adding = Lock()
         family = config.family
@@ -230,7 +178,6 @@ class SDXLPipeline:
         finisher = Finisher(config.safety_checker, screen, colours, self._describe)
         self._engine: Engine | RefiningEngine = Engine(self._adapters, finisher)
         self._refiner = refiner
-        self.refiner = None if refiner is None else refiner.name
         if refiner is not None:
             self._engine = RefiningEngine(self._engine, refiner.engine(finisher))
 
@@ -417,19 +364,25 @@ class SDXLPipeline:
                 self._by_size = {**self._by_size, size: run}
 
     @property
+    def facts(self) -> Facts:
+        """All that requests can name, as of now. Any thread may read them."""
+        sizes = [(width, height) for height, width in self._by_size]
+        loras = [LoraFacts(name, name, digest=lora.digest) for name, lora in self.loras.items()]
+        embeddings = [
+            EmbeddingFacts(name, embedding.length, sum(rows.shape[1] for rows in embedding.vectors))
+            for name, embedding in self.embeddings.items()
+        ]
+        return replace(
+            self._facts,
+            more_sizes=tuple(sizes[1:]),
+            loras=tuple(sorted(loras, key=attrgetter("name"))),
+            embeddings=tuple(sorted(embeddings, key=attrgetter("name"))),
+        )
+
+    @property
     def loras(self) -> Mapping[str, LoraInfo]:
         """The loaded LoRAs by name. Any thread may read them."""
         return self._adapters.loaded
-
-    @property
-    def distilled(self) -> bool:
-        """Whether the model draws in few steps without a LoRA."""
-        return self.recipe is not None
-
-    @property
-    def recipes(self) -> tuple[LoraRecipe, ...]:
-        """The recipes of the loaded LoRAs, which `generate` takes by name."""
-        return () if self.distilled else find_lora_recipes(self.loras, self.family)
 
     def load_lora(self, source: str | Path, name: str | None = None) -> str:
         """Load a LoRA, with which `generate` can then draw; nothing is compiled.
@@ -511,7 +464,7 @@ class SDXLPipeline:
             InputError: if the size is neither the pipeline's own nor one that was added.
         """
         run = self._sampler(height, width)
-        run.warm_up(np.zeros((self.images_per_request, *run.latents_shape), np.float32))
+        run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
         if self._refiner is not None:
             self._refiner.warm_up(run)
 
@@ -677,8 +630,9 @@ class SDXLPipeline:
         given = {name: value for name, value in settings.items() if value is not None}
         if isinstance(prompt, GenerateRequest):
             return replace(prompt, **given)
-        own = {name: getattr(self, name) for name in ("num_inference_steps", "guidance_scale")}
-        return GenerateRequest(prompt, **own | given)
+        names = "num_inference_steps", "guidance_scale"
+        defaults = {name: getattr(self._facts, name) for name in names}
+        return GenerateRequest(prompt, **defaults | given)
 
     def _check_again(
         self, request: GenerateRequest, images: int | None, size: tuple[int, int]
@@ -687,7 +641,7 @@ class SDXLPipeline:
         self._sampler(*size)
         if self._config.takes_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
-        check_request(request, self.images_per_request if images is None else images)
+        check_request(request, self._facts.images_per_request if images is None else images)
 
     def _drawn(
         self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None
@@ -738,19 +692,20 @@ class SDXLPipeline:
             Cancelled: if `cancelled` is set.
             InputError: if a value cannot be used; the message names it.
         """
-        count = self.images_per_request if images is None else images
-        check_count("images", count, 1, self.images_per_request)
-        checked = resolve(check_request(request, count), self, has_image=inputs.image is not None)
+        facts = self.facts
+        count = facts.images_per_request if images is None else images
+        check_count("images", count, 1, facts.images_per_request)
+        checked = resolve(check_request(request, count), facts, has_image=inputs.image is not None)
         checked = self._with_own_timesteps(checked)
         checked = resolved(checked, self.wildcard_dir, cancelled)
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
         if refiner is not None:
             checked = refiner.with_default(checked, scheduler, inputs.denoising_start)
-        check_output(checked, output_type, self.tiny_vae is not None, refiner is not None)
-        check_cache(checked, self.step_cache)
+        check_output(checked, output_type, facts.tiny_vae is not None, refiner is not None)
+        check_cache(checked, facts.step_cache)
         check_latents(inputs)
-        check_origin(checked, inputs, self._config.takes_mask, self.needs_image)
+        check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
         run = self._sampler(height, width)
         self._adapters.check(checked.lora_weights)
         embeddings = self._additions.embeddings
@@ -831,8 +786,9 @@ class SDXLPipeline:
         Raises:
             InputError: if an argument cannot be used; the message names it.
         """
-        steps = self.num_inference_steps if num_inference_steps is None else num_inference_steps
-        check_count("num_inference_steps", steps, 1, self.max_inference_steps)
+        facts = self._facts
+        steps = facts.num_inference_steps if num_inference_steps is None else num_inference_steps
+        check_count("num_inference_steps", steps, 1, facts.max_inference_steps)
         placement = Placement(self._additions.embeddings, limit=None)
         chunks, length = self._compiled.shapes.chunks, self._tokenizers.length
         texts = explain(prompt, prompt_syntax or PLAIN, steps).texts
@@ -844,8 +800,8 @@ class SDXLPipeline:
 
     def _with_own_timesteps(self, request: Request) -> Request:
         """Return a request with the timesteps of a distilled model's recipe, if it follows it."""
-        own = self.recipe
-        if own is None or self.scheduler != own.scheduler or request.scheduler:
+        own = self._config.recipe
+        if own is None or self._facts.scheduler != own.scheduler or request.scheduler:
             return request
         if request.timesteps or request.steps != len(own.timesteps):
             return request
@@ -857,7 +813,7 @@ class SDXLPipeline:
         Raises:
             InputError: if the settings do not fit together or do not fit the model.
         """
-        for misfit in misfits(request, self.scheduler):
+        for misfit in misfits(request, self._facts.scheduler):
             raise InputError(str(misfit))
         return self._config.schedulers.choose(
             request.scheduler,
@@ -868,7 +824,11 @@ class SDXLPipeline:
         )
 
     def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
-        wanted = self.height if height is None else height, self.width if width is None else width
+        default = self._facts
+        wanted = (
+            default.height if height is None else height,
+            default.width if width is None else width,
+        )
         by_size = self._by_size
         if wanted not in by_size:
             there_are = ", ".join(f"{width}x{height}" for height, width in by_size)
@@ -877,17 +837,63 @@ class SDXLPipeline:
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
         """Return the settings of picture i of a request, drawn in the size (width, height)."""
+        facts = self._facts
         return metadata.Settings(
             **effective(request.of_picture(i)),
             width=size[0],
             height=size[1],
-            model=self.model,
-            revision=self.revision,
-            vae=self.vae,
-            unet=self.unet,
-            refiner=self.refiner if request.ends_early else None,
-            quantization=self.quantization,
+            model=facts.name,
+            revision=facts.revision,
+            vae=facts.vae,
+            unet=facts.unet,
+            refiner=facts.refiner if request.ends_early else None,
+            quantization=facts.quantization,
         )
+
+
+def _read_facts(
+    checkpoint: Checkpoint[Config],
+    compiled: CompiledSampler,
+    num_inference_steps: int | None,
+    screened: bool,
+    refiner: str | None,
+) -> Facts:
+    """Return the facts about a checkpoint that stay; `refiner` is the name of its refiner."""
+    config, shapes, devices = checkpoint.config, compiled.shapes, compiled.mesh.devices
+    replaced = {name: other.name for name, other in checkpoint.replacements.items()}
+    quantization = compiled.target.quantization
+    version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
+    defaults = _defaults(config.recipe)
+    return Facts(
+        name=checkpoint.model,
+        revision=checkpoint.revision,
+        vae=replaced.get("vae"),
+        unet=replaced.get("unet"),
+        tiny_vae=replaced.get("tiny_vae"),
+        refiner=refiner,
+        step_cache=compiled.has_step_cache,
+        quantization=quantization,
+        family=config.family.name,
+        safety_checker=config.safety_checker is not None,
+        screened=screened,
+        needs_mask=config.takes_mask,
+        needs_image=config.family.needs_image,
+        scheduler=config.scheduler.name,
+        sigma_schedule=config.scheduler.sigma_schedule,
+        schedulers=tuple(name for name in SCHEDULERS if name in config.schedulers.configs),
+        sigma_schedules=config.schedulers.sigma_schedules,
+        refused_schedulers=tuple(config.schedulers.refused.items()),
+        num_train_timesteps=config.scheduler.num_train_timesteps,
+        version=", ".join(filter(None, version)),
+        height=shapes.height,
+        width=shapes.width,
+        images_per_request=shapes.images,
+        num_inference_steps=num_inference_steps or defaults["num_inference_steps"],
+        guidance_scale=defaults["guidance_scale"],
+        distilled=config.recipe is not None,
+        device=devices.flat[0].device_kind,
+        num_devices=devices.size,
+    )
 
 
 def _defaults(recipe: Recipe | None) -> dict[str, Any]:

@@ -6,32 +6,16 @@ imports JAX.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pipeline.errors import InputError
+from pipeline.facts import Facts
 from pipeline.request import STRENGTH, GenerateRequest
 from pipeline.schedulers.recipes import LoraRecipe
 from pipeline.text.loras import format_loras, parse_loras, take_tags
 from pipeline.text.prompt_syntax import A1111
 
 R = TypeVar("R", bound=GenerateRequest)
-
-
-class Facts(Protocol):
-    """The properties of a model that decide about requests.
-
-    Attributes:
-        recipes: the recipes that requests can name.
-        refiner: the name of the refiner; None if there is none.
-        distilled: whether the model draws in few steps without a LoRA.
-    """
-
-    @property
-    def recipes(self) -> Sequence[LoraRecipe]: ...
-    @property
-    def refiner(self) -> str | None: ...
-    @property
-    def distilled(self) -> bool: ...
 
 
 def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:

@@ -9,169 +9,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
-from pipeline.request import FULL, MAX_CACHE_INTERVAL, TINY, GenerateRequest
-from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SIGMA_KEYS
-from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+from pipeline.facts import Facts
+from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import PLAIN
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
-LIVE_STEPS = 4  # about as many as a live picture should take
-
-
-@dataclass(frozen=True)
-class Lora:
-    """Description of a LoRA that requests can name. The texts are those of its file.
-
-    Attributes:
-        name: name in requests.
-        title: name for people.
-        words: trigger words, which make it work best in prompts.
-        digest: equal for equal files; "" if the file could not be read.
-        pictured: whether there is a picture of it.
-        doubled: paths of several files with this name, none of which is used; usually none.
-    """
-
-    name: str
-    title: str
-    words: tuple[str, ...] = ()
-    digest: str = ""
-    pictured: bool = False
-    doubled: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """Description of a textual inversion that prompts can name.
-
-    Attributes:
-        name: name in prompts.
-        vectors: the number of tokens that it takes the place of.
-        width: the number of elements of a vector, of all text encoders together.
-    """
-
-    name: str
-    vectors: int
-    width: int
-
-
-@dataclass(frozen=True)
-class Model:
-    """Description of the model that draws."""
-
-    name: str
-    revision: str | None
-    bundled: bool  # the miniature that comes with this program
-    device: str  # such as "cpu", "NVIDIA H200" or "TPU v5 lite"
-    num_devices: int
-    height: int  # in pixels
-    width: int  # in pixels
-    images_per_request: int  # the most pictures of a request, and the number of slots
-    num_inference_steps: int  # default for requests
-    max_inference_steps: int
-    family: str  # "Stable Diffusion XL" or "Stable Diffusion"
-    safety_checker: bool  # whether a safety checker blurs the pictures that it flags
-    scheduler: str  # such as "euler"
-    version: str  # library that computes, and its dtype, such as "jax 0.10.2, bfloat16"
-    more_sizes: tuple[tuple[int, int], ...] = ()  # other (width, height) to ask for
-    coming_sizes: tuple[tuple[int, int], ...] = ()  # (width, height) not ready yet
-    screened: bool = False  # whether the operator's own function screens the pictures too
-    loras: tuple[Lora, ...] = ()  # sorted by name; may change while the server runs
-    guidance_scale: float = 5.0  # default for requests
-    distilled: bool = False  # whether it draws in few steps without a LoRA
-    vae: str | None = None  # name of the VAE that replaces the model's own
-    unet: str | None = None  # the same for a UNet
-    sigma_schedule: str = DEFAULT_SIGMAS  # of requests that name neither it nor a scheduler
-    schedulers: tuple[str, ...] = tuple(SCHEDULERS)  # that requests can name
-    sigma_schedules: tuple[str, ...] = (DEFAULT_SIGMAS, *SIGMA_KEYS.values())  # likewise
-    # The names of the other schedulers, each with the reason why it does not fit the model.
-    refused_schedulers: tuple[tuple[str, str], ...] = ()
-    num_train_timesteps: int = 1000
-    tiny_vae: str | None = None  # name of the tiny VAE; None if there is none
-    live: bool = False  # whether it draws live pictures, see `Request`
-    takes_image: bool = False  # whether requests can have a picture to start from
-    needs_mask: bool = False  # whether it draws only from a picture and a mask
-    embeddings: tuple[Embedding, ...] = ()  # sorted by name; may change while the server runs
-    needs_image: bool = False  # whether it is a refiner, which draws only from a picture
-    refiner: str | None = None  # name of the refiner that draws the last steps; None for none
-    step_cache: bool = False  # whether requests can have a `cache_interval` above 1
-    quantization: str | None = None  # such as "int8"; None if the networks' dtype multiplies
-
-    @property
-    def sizes(self) -> tuple[tuple[int, int], ...]:
-        """Width and height of the pictures that a request can ask for; the default comes first."""
-        return (self.width, self.height), *self.more_sizes
-
-    @property
-    def decoders(self) -> tuple[str, ...]:
-        """The decoders that requests can name."""
-        return (FULL,) if self.tiny_vae is None else (FULL, TINY)
-
-    @property
-    def max_cache_interval(self) -> int:
-        """The largest `cache_interval` that requests can have."""
-        return MAX_CACHE_INTERVAL if self.step_cache else 1
-
-    @property
-    def usable_loras(self) -> dict[str, Lora]:
-        """The LoRAs that can be used, by name."""
-        return {lora.name: lora for lora in self.loras if not lora.doubled}
-
-    @property
-    def recipes(self) -> tuple[LoraRecipe, ...]:
-        """The recipes that requests can name, by which a LoRA draws in few steps."""
-        return () if self.distilled else find_lora_recipes(self.usable_loras, self.family)
-
-    @property
-    def recipe_names(self) -> tuple[str, ...]:
-        """The names of the recipes that requests can name."""
-        return tuple(recipe.name for recipe in self.recipes)
-
-    @property
-    def live_recipe(self) -> str | None:
-        """The name of the recipe for live pictures; None if the model needs many steps.
-
-        It is "" for a distilled model, which needs no recipe.
-        """
-        if self.distilled:
-            return ""
-        nearest = sorted(self.recipes, key=lambda each: abs(each.steps[0] - LIVE_STEPS))
-        return nearest[0].name if nearest else None
 
 
 def new_id() -> str:
     """Return an id that cannot be guessed: a client that knows it may see and stop the request."""
     return secrets.token_urlsafe(18)
-
-
-# The fields that, together with the request, determine the pictures to the bit.
-_DRAWN_WITH = (
-    "name",
-    "revision",
-    "vae",
-    "unet",
-    "tiny_vae",
-    "refiner",
-    "scheduler",
-    "sigma_schedule",
-    "version",
-    "device",
-    "num_devices",
-    "height",
-    "width",
-    "images_per_request",
-    "max_inference_steps",
-    "safety_checker",
-    "screened",
-    "step_cache",
-    "quantization",
-)
-
-
-def differences(one: Model, other: Model) -> str:
-    """Return why two models draw a request differently; "" if the pictures are the same."""
-    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
-    return ", ".join(f"{name} {own!r}, not {its!r}" for name, own, its in pairs if own != its)
 
 
 @dataclass(frozen=True)
@@ -372,8 +220,8 @@ class Generator(Protocol):
     """Interface that takes requests in and draws them, in an order that is fair to all visitors."""
 
     @property
-    def model(self) -> Model:
-        """The model that draws."""
+    def facts(self) -> Facts:
+        """The facts about the model that draws."""
         ...
 
     @property

@@ -89,7 +89,6 @@ class Code(StrEnum):
     EMPTY_MASK = "empty_mask"
     MASK_NEEDED = "mask_needed"
     IMAGE_NEEDED = "image_needed"
-    NOT_FROM_PICTURES = "not_from_pictures"
     WITHOUT = "without"
     INPUT_GONE = "input_gone"
 
@@ -274,7 +273,6 @@ ENGLISH: dict[Code, str] = {
         "{field} is missing; this model redraws masked parts of pictures, so send image and mask"
     ),
     Code.IMAGE_NEEDED: "{field} is missing; this model only redraws pictures",
-    Code.NOT_FROM_PICTURES: "{field} cannot be used; this model draws from words alone",
     Code.WITHOUT: "{field} is given without {other}; send {other} too, or leave {field} out",
     Code.INPUT_GONE: (
         "The picture that this request starts from is no longer kept. Send the request again."

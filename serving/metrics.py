@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from serving.generator import Error, Load, Model, Request, RequestError
+from pipeline.facts import Facts
+from serving.generator import Error, Load, Request, RequestError
 
 if TYPE_CHECKING:
     from serving.requests.record import Record
@@ -59,10 +60,10 @@ class Observer:
             "sdxl_build_info", "Always 1.", ["model", "revision", "device", "devices"]
         )
 
-    def watch(self, model: Model, load: Callable[[], Load]) -> None:
+    def watch(self, facts: Facts, load: Callable[[], Load]) -> None:
         """Export the model that draws, in place of an earlier one, and its current load."""
         self._build.clear()
-        labels = model.name, model.revision or "", model.device, str(model.num_devices)
+        labels = facts.name, facts.revision or "", facts.device, str(facts.num_devices)
         self._build.labels(*labels).set(1)
         self._depth.set_function(lambda: load().waiting)
         self._inflight.set_function(lambda: load().running)

@@ -12,7 +12,8 @@ import httpx
 import uvicorn
 from fastapi import FastAPI, Request
 
-from serving.generator import ErrorKind, Model, RequestError
+from pipeline.facts import Facts
+from serving.generator import ErrorKind, RequestError
 from serving.generators.client import BackendError, fetch_model
 from serving.http import errors, server
 from serving.http.events import HOP_HEADER
@@ -40,7 +41,7 @@ class _Server(uvicorn.Server):
 
 async def wait_for_model(
     client: httpx.AsyncClient, urls: Sequence[str], at: uvicorn.Config
-) -> Model:
+) -> Facts:
     """Return the model of the first instance that is ready; answer health checks meanwhile.
 
     Raises:
@@ -74,7 +75,7 @@ def _collecting() -> Iterator[None]:
             gc.disable()
 
 
-async def _first_model(client: httpx.AsyncClient, urls: Sequence[str]) -> Model:
+async def _first_model(client: httpx.AsyncClient, urls: Sequence[str]) -> Facts:
     """Ask the instances in turn until one is ready, and return its model."""
     logged: dict[str, float] = {}
     while True:

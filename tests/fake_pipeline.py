@@ -34,10 +34,17 @@ class FakePipeline(StandInPipeline):
     waits even then.
     """
 
-    device_kind = "cpu"
-    height = width = 8
-    schedulers, sigma_schedules = ("euler", "heun", "ddim"), ("default", "karras")
-    refused_schedulers: ClassVar = {"lcm": "prediction_type = 'x' is not supported"}
+    facts = replace(
+        StandInPipeline.facts,
+        device="cpu",
+        images_per_request=2,
+        num_inference_steps=4,
+        height=8,
+        width=8,
+        schedulers=("euler", "heun", "ddim"),
+        sigma_schedules=("default", "karras"),
+        refused_schedulers=(("lcm", "prediction_type = 'x' is not supported"),),
+    )
     compile_seconds: ClassVar = {"hit": 0.5, "miss": 7.0}
     truncated = "the end"
 
@@ -104,7 +111,7 @@ class FakePipeline(StandInPipeline):
     def measure(
         self, prompt: str, prompt_syntax: str = PLAIN, num_inference_steps: int | None = None
     ) -> tuple[int, int, str]:
-        steps = num_inference_steps or self.num_inference_steps
+        steps = num_inference_steps or self.facts.num_inference_steps
         texts = texts_of(prompt, prompt_syntax, steps)
         words = max(map(str.split, texts), key=len)
         return 2 + len(words), 8, " ".join(words[6:])

@@ -133,7 +133,9 @@ def test_the_program_from_pictures_runs(tmp_path: Path, monkeypatch: pytest.Monk
     mask.paste(255, (10, 10, 20, 20))
     mask.save(tmp_path / "mask.png")
     monkeypatch.chdir(tmp_path)
-    smaller = program.replace("1536, 1536", f"{pipe.height}, {pipe.width}").replace("256", "16")
+    smaller = program.replace("1536, 1536", f"{pipe.facts.height}, {pipe.facts.width}").replace(
+        "256", "16"
+    )
     exec(compile(smaller, "docs/python.md", "exec"), {"pipe": pipe})
 
 

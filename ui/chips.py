@@ -9,7 +9,8 @@ from typing import Any
 
 import gradio as gr
 
-from serving.generator import Generator, Model
+from pipeline.facts import Facts
+from serving.generator import Generator
 from ui import i18n, looks, restore, start
 from ui.app_name import part
 from ui.events import AT_ONCE
@@ -46,14 +47,14 @@ class Chips:
     picture: gr.Column
 
 
-def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
+def layout(facts: Facts, form: Form) -> tuple[Chips, Restorer]:
     """Lay out the row of buttons, and below it the panels that they open."""
     texts = {
         "style": i18n.SETTINGS["style"].label,
-        "size": i18n.size(model.sizes[0]),
-        "count": i18n.pictures(model.images_per_request),
+        "size": i18n.size(facts.sizes[0]),
+        "count": i18n.pictures(facts.images_per_request),
     }
-    offered = {"size": len(model.sizes) > 1, "count": model.images_per_request > 1}
+    offered = {"size": len(facts.sizes) > 1, "count": facts.images_per_request > 1}
     with gr.Row(elem_id="chips"):
         buttons = {
             name: _chip(text, f"chip-{name}", offered.get(name, True))
@@ -69,10 +70,10 @@ def layout(model: Model, form: Form) -> tuple[Chips, Restorer]:
         with _panel(name):
             for field in fields:
                 form.parts[field].render()
-    with _panel("picture", visible=model.needs_mask) as picture:
-        start.note(model)
-        restorer = restore.layout(model)
-        start.layout(model)
+    with _panel("picture", visible=facts.needs_mask) as picture:
+        start.note(facts)
+        restorer = restore.layout(facts)
+        start.layout(facts)
         for field in start.FIELDS:
             form.parts[field].render()
     return Chips(buttons, free_seed, picture), restorer
@@ -100,7 +101,7 @@ def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator:
         seed: object,
         randomise: object,
     ) -> tuple[Any, ...]:
-        model = generator.model
+        model = generator.facts
         known = {size_name(each): i18n.size(each) for each in model.sizes}
         chosen = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
         chosen += looks.titles(str(loras or ""), model)

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import gradio as gr
 
+from pipeline.facts import Facts
 from pipeline.request import VALUES
 from pipeline.setting_kinds import Choice, Number, OwnNumber, Whole
-from serving.generator import MAX_CHARACTERS, Model
+from serving.generator import MAX_CHARACTERS
 from ui import form, link
 from ui.events import AT_ONCE
 from ui.fields import highest
@@ -56,7 +57,7 @@ def connect(
     fields: Sequence[Any],
     message: gr.HTML,
     strip: gr.HTML,
-    model: Model,
+    facts: Facts,
     styles: Mapping[str, Style],
 ) -> None:
     """Put the kept values into the fields when the page is opened, and keep every change.
@@ -65,7 +66,7 @@ def connect(
     Then `draft` and the `others` that the tab keeps may tell of what is to be done about them.
     """
     opened = [*fields, draft, *others]
-    js = _restore(model, styles, len(others) + 1)
+    js = _restore(facts, styles, len(others) + 1)
     page.load(None, draft, opened, js=js, **AT_ONCE)
     # Fields out of sight do not report that the page has filled them; the messages tell of that.
     changes = [part.change for part in (*fields, message, strip)]
@@ -77,7 +78,7 @@ _NAMES = json.dumps(Fields._fields)
 _KEEP = f"(...values) => Object.fromEntries({_NAMES}.map((name, i) => [name, values[i]]))"
 
 
-def _restore(model: Model, styles: Mapping[str, Style], parts: int) -> str:
+def _restore(facts: Facts, styles: Mapping[str, Style], parts: int) -> str:
     """Return the function of the browser that returns the kept values, where they can be used.
 
     After them it tells so many `parts` that the page is opened. The tab may have kept the values
@@ -88,7 +89,7 @@ def _restore(model: Model, styles: Mapping[str, Style], parts: int) -> str:
         ? among.includes(value)
         : typeof value === type && !(value < low || value > high)
           && !(value.length > {MAX_CHARACTERS}) && !(whole && !Number.isInteger(value));
-      const possible = {json.dumps(_possible(model, styles))};
+      const possible = {json.dumps(_possible(facts, styles))};
       const fields = Object.keys(possible).map((name) => (
         fits(kept?.[name], possible[name]) ? kept[name] : {{ __type__: "update" }}
       ));
@@ -97,11 +98,11 @@ def _restore(model: Model, styles: Mapping[str, Style], parts: int) -> str:
     }}"""
 
 
-def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, Any]]:
+def _possible(facts: Facts, styles: Mapping[str, Style]) -> dict[str, dict[str, Any]]:
     """Return which values each field can have."""
-    sizes = map(form.size_name, (*model.more_sizes, *model.coming_sizes))
+    sizes = map(form.size_name, (*facts.more_sizes, *facts.coming_sizes))
     numbers = [
-        each.for_model(model)
+        each.for_model(facts)
         for each in VALUES
         if isinstance(each, Number) and not isinstance(each, OwnNumber)
     ]
@@ -120,11 +121,11 @@ def _possible(model: Model, styles: Mapping[str, Style]) -> dict[str, dict[str, 
             for each in numbers
         },
         **{
-            each.link: {"among": ["", *each.for_model(model).choices]}
+            each.link: {"among": ["", *each.for_model(facts).choices]}
             for each in VALUES
             if isinstance(each, Choice)
         },
         "style": {"among": [*styles]},
         "size": {"among": [USUAL, *sizes]},
-        "images": {"among": [ALL, *range(1, model.images_per_request)]},
+        "images": {"among": [ALL, *range(1, facts.images_per_request)]},
     }

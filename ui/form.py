@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import gradio as gr
 from gradio.components import Component
 
+from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS, VALUES, with_own_names
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
@@ -33,7 +34,7 @@ from pipeline.setting_kinds import (
 from pipeline.text.explanation import reads_as_plain
 from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
 from pipeline.text.prompt_syntax import A1111, PLAIN
-from serving.generator import MAX_CHARACTERS, Generator, Model, Request, RequestError
+from serving.generator import MAX_CHARACTERS, Generator, Request, RequestError
 from serving.messages import Code, Message, Param
 from ui import i18n, looks, settings, start
 from ui.events import AT_ONCE
@@ -151,18 +152,18 @@ class Form:
         return [self.parts[name] for name in Fields._fields]
 
 
-def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form:
+def create(facts: Facts, styles: Mapping[str, Style], prompt: Component) -> Form:
     """Create the components of all fields but the prompt; `ui.page` lays them out."""
     words = i18n.SETTINGS
     offered = [(i18n.STYLES[name], name) for name in styles]
-    negative, most = words["negative_prompt"], model.images_per_request
+    negative, most = words["negative_prompt"], facts.images_per_request
     parts: dict[str, Any] = {
         "prompt": prompt,
         "style": gr.Radio(
             offered, value=NONE, label=words["style"].label, elem_id="style", render=False
         ),
         "size": gr.Radio(
-            _sizes(model), value=USUAL, label=words["size"].label, elem_id="size", render=False
+            _sizes(facts), value=USUAL, label=words["size"].label, elem_id="size", render=False
         ),
         "images": gr.Radio(
             [*((str(i), i) for i in range(1, most)), (str(most), ALL)],
@@ -179,18 +180,18 @@ def create(model: Model, styles: Mapping[str, Style], prompt: Component) -> Form
             render=False,
         ),
     }
-    parts |= {SETTINGS[name].link: _component(SETTINGS[name], model) for name in FIELDS}
+    parts |= {SETTINGS[name].link: _component(SETTINGS[name], facts) for name in FIELDS}
     for name, ticked in (("randomise", True), ("several", False)):
         label, info = words[name]
         parts[name] = gr.Checkbox(
             ticked, label=label, info=info or None, elem_id=name, render=False
         )
-    timer = gr.Timer(POLL_SECONDS, active=bool(model.coming_sizes), render=False)
+    timer = gr.Timer(POLL_SECONDS, active=bool(facts.coming_sizes), render=False)
     return Form(parts, timer)
 
 
-def _component(setting: Setting, model: Model) -> Component:
-    here, field = setting.for_model(model), FIELDS[setting.name]
+def _component(setting: Setting, facts: Facts) -> Component:
+    here, field = setting.for_model(facts), FIELDS[setting.name]
     if setting.name in start.FIELDS:
         return start.field(setting)
     named: dict[str, Any] = {
@@ -208,9 +209,9 @@ def _component(setting: Setting, model: Model) -> Component:
     if isinstance(here, Choice):
         # Without a filter, touching it opens no keyboard.
         named |= {"filterable": False, "visible": len(here.choices) >= here.least}
-        return gr.Dropdown(_choices(here, model), value=_DEFAULTS[here.link], **named)
+        return gr.Dropdown(_choices(here, facts), value=_DEFAULTS[here.link], **named)
     if isinstance(here, Loras):
-        return looks.field(model)
+        return looks.field(facts)
     # Gradio neither checks bounds nor rounds here, so that the strip can report such a number.
     if isinstance(here, Seed):
         return gr.Number(setting.default, **named)
@@ -227,14 +228,14 @@ def _component(setting: Setting, model: Model) -> Component:
     raise TypeError(f"{setting.name} has no component")
 
 
-def _choices(setting: Choice, model: Model) -> list[tuple[str, str]]:
+def _choices(setting: Choice, facts: Facts) -> list[tuple[str, str]]:
     """Return the texts and the values of a choice, the model's own first."""
     if setting.name == "recipe":
-        return _qualities(model)
+        return _qualities(facts)
     texts = [(setting.texts.get(name, name), name) for name in setting.choices]
     if setting.default:
         return texts
-    own = setting.in_text(model.scheduler) if setting.name == "scheduler" else ""
+    own = setting.in_text(facts.scheduler) if setting.name == "scheduler" else ""
     return [(i18n.automatic(own), ""), *texts]
 
 
@@ -248,9 +249,9 @@ def as_shown(setting: Setting, number: float) -> float:
     return i18n.per_cent(number) if FIELDS[setting.name].in_per_cent else number
 
 
-def _qualities(model: Model) -> list[tuple[str, str]]:
+def _qualities(facts: Facts) -> list[tuple[str, str]]:
     """Return the texts and the names of the recipes, after the choice of none."""
-    quick = [(i18n.quick(each.steps[0], each.title), each.name) for each in model.recipes]
+    quick = [(i18n.quick(each.steps[0], each.title), each.name) for each in facts.recipes]
     return [(i18n.BEST, ""), *quick]
 
 
@@ -267,17 +268,17 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
     The recipes and the LoRAs are those that are there when the page is opened. Only choices that
     are not those of the layout are sent.
     """
-    laid_out = generator.model
+    laid_out = generator.facts
 
     def sizes() -> tuple[Any, ...]:
-        model = generator.model
+        model = generator.facts
         if (model.sizes, model.coming_sizes) == (laid_out.sizes, laid_out.coming_sizes):
             return (gr.skip(),) * 3
         timer = gr.Timer(active=bool(model.coming_sizes))
         return gr.Radio(choices=_sizes(model)), timer, gr.Button(visible=len(model.sizes) > 1)
 
     def opened() -> tuple[Any, ...]:
-        model = generator.model
+        model = generator.facts
         if model.loras == laid_out.loras:
             return *sizes(), gr.skip(), gr.skip()
         recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
@@ -288,8 +289,8 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
     page.load(opened, None, [*shown, form.parts["recipe"], form.parts["loras"]], **AT_ONCE)
 
 
-def _sizes(model: Model) -> list[tuple[str, str]]:
-    own, *more = model.sizes
+def _sizes(facts: Facts) -> list[tuple[str, str]]:
+    own, *more = facts.sizes
     return [(i18n.size(own), USUAL), *((i18n.size(size), size_name(size)) for size in more)]
 
 
@@ -298,9 +299,9 @@ def element_of(field: str | None) -> str | None:
     return None if field is None else _ELEMENTS.get(field, field)
 
 
-def size_of(size: tuple[int, int] | None, model: Model) -> str:
+def size_of(size: tuple[int, int] | None, facts: Facts) -> str:
     """Return the value for the choice of sizes."""
-    return USUAL if size in (None, model.sizes[0]) else size_name(size)
+    return USUAL if size in (None, facts.sizes[0]) else size_name(size)
 
 
 def size_name(size: tuple[int, int]) -> str:
@@ -312,7 +313,7 @@ def size_name(size: tuple[int, int]) -> str:
 
 
 def to_request(
-    model: Model,
+    facts: Facts,
     styles: Mapping[str, Style],
     *,
     visitor: Visitor,
@@ -343,15 +344,15 @@ def to_request(
     """
     prompts = split(_text("prompt", prompt), several)
     values = with_own_names(values)
-    numbers = {setting.name: _value(setting, model, values) for setting in VALUES}
+    numbers = {setting.name: _value(setting, facts, values) for setting in VALUES}
     if tags:
         prompts, named = _without_tags(prompts)
         numbers["loras"] = _with_loras(numbers["loras"], named)
     if not prompts and not blank:
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     prompts = prompts or [""]
-    if len(prompts) > model.images_per_request:
-        params = {"lines": len(prompts), "limit": model.images_per_request}
+    if len(prompts) > facts.images_per_request:
+        params = {"lines": len(prompts), "limit": facts.images_per_request}
         raise RequestError(Message(Code.TOO_MANY_LINES, params), field="prompt")
     if not isinstance(style, str) or style not in styles:
         raise _refused(Code.UNKNOWN_CHOICE, "style", value=_sent(style), choices=list(styles))
@@ -364,8 +365,8 @@ def to_request(
         prompt=full_prompts if several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
         **numbers,
-        images=len(prompts) if several else _count(model, images),
-        size=_size(model, size),
+        images=len(prompts) if several else _count(facts, images),
+        size=_size(facts, size),
         visitor=visitor.session,
         address=visitor.address,
         keep=keep,
@@ -424,14 +425,14 @@ def _text(field: str, value: object) -> str:
     return value.strip()
 
 
-def _value(setting: Setting, model: Model, given: Mapping[str, Any]) -> Any:
+def _value(setting: Setting, facts: Facts, given: Mapping[str, Any]) -> Any:
     value = given.get(setting.link)
     may_be_none = isinstance(setting, Seed | OwnNumber)
     if setting.link not in given or (value is None and may_be_none):
-        return setting.absent_value(model)
+        return setting.absent_value(facts)
     if not isinstance(setting, Number):
         return _listed(setting, value)
-    here = setting.for_model(model)
+    here = setting.for_model(facts)
     whole = isinstance(setting, Whole)
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)  # browsers write 7.0 for some whole numbers
@@ -449,8 +450,8 @@ def _listed(setting: Setting, value: object) -> str:
     return setting.checked(text)
 
 
-def _size(model: Model, value: object) -> tuple[int, int] | None:
-    wanted, named = _text("size", value), {size_name(size): size for size in model.sizes}
+def _size(facts: Facts, value: object) -> tuple[int, int] | None:
+    wanted, named = _text("size", value), {size_name(size): size for size in facts.sizes}
     if wanted == USUAL:
         return None
     if wanted not in named:
@@ -458,9 +459,9 @@ def _size(model: Model, value: object) -> tuple[int, int] | None:
     return named[wanted]
 
 
-def _count(model: Model, value: object) -> int | None:
+def _count(facts: Facts, value: object) -> int | None:
     """Return how many pictures to draw; None for as many as the model draws at once."""
-    most = model.images_per_request
+    most = facts.images_per_request
     if isinstance(value, bool) or value not in range(most + 1):
         raise _refused(Code.NOT_WHOLE, "images", value=_sent(value), low=1, high=most)
     return int(value) or None  # type: ignore[call-overload]
@@ -541,7 +542,7 @@ def for_programs(
 
 
 def as_fields(
-    found: Settings, model: Model, typed: Typed | None = None
+    found: Settings, facts: Facts, typed: Typed | None = None
 ) -> tuple[Fields, list[str]]:
     """Return values for the page's fields, and notes on what differs when they are used here.
 
@@ -554,27 +555,27 @@ def as_fields(
     notes: list[str] = []
     if typed is not None:
         found = settings.as_typed(found, typed)
-    found = _with_scheduler_here(found, model, notes)
-    numbers = {setting.link: _within(setting, found, model, notes) for setting in VALUES}
+    found = _with_scheduler_here(found, facts, notes)
+    numbers = {setting.link: _within(setting, found, facts, notes) for setting in VALUES}
     if read_as_plain(found.prompt, found.negative_prompt):
         numbers["prompt_syntax"] = _DEFAULTS["prompt_syntax"]
-    notes += _differences(found, model)
+    notes += _differences(found, facts)
     fields = Fields(
         prompt=found.prompt[:MAX_CHARACTERS],
         negative_prompt=found.negative_prompt[:MAX_CHARACTERS],
         style=typed.style if typed else NONE,
         randomise=found.seed is None,
-        size=_size_of(found, model),
+        size=_size_of(found, facts),
         **numbers,
     )
     return fields, notes
 
 
-def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -> Any:
+def _within(setting: Setting, found: Settings, facts: Facts, notes: list[str]) -> Any:
     """Return a value that its component takes; add a note if it is another one."""
-    here, value = setting.for_model(model), getattr(found, setting.name)
+    here, value = setting.for_model(facts), getattr(found, setting.name)
     if isinstance(here, Loras):
-        return _loras_here(here, value, model, notes)
+        return _loras_here(here, value, facts, notes)
     if value is None or value != value:  # NaN
         return here.default
     is_missing = isinstance(here, OwnNumber) and here.is_missing
@@ -591,7 +592,7 @@ def _within(setting: Setting, found: Settings, model: Model, notes: list[str]) -
     return setting.kind(used)
 
 
-def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Settings:
+def _with_scheduler_here(found: Settings, facts: Facts, notes: list[str]) -> Settings:
     """Return the settings with the scheduler that draws them here; add a note if it is another.
 
     A sigma schedule of None, as in most pictures, is the default one; one of "" is the scheduler's
@@ -599,8 +600,8 @@ def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Set
     even if the scheduler does not use it.
     """
     name, sigmas = found.scheduler, found.sigma_schedule
-    if found.sampler or (name and name not in model.schedulers):
-        used = SAMPLERS.get(model.scheduler, model.scheduler)
+    if found.sampler or (name and name not in facts.schedulers):
+        used = SAMPLERS.get(facts.scheduler, facts.scheduler)
         notes.append(i18n.other_sampler(found.sampler or SAMPLERS[name], used))
         return replace(found, scheduler=None, sigma_schedule=None, eta=None, timesteps=None)
     if not name:
@@ -613,42 +614,42 @@ def _with_scheduler_here(found: Settings, model: Model, notes: list[str]) -> Set
         notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
         sigmas = None
     sigmas = DEFAULT_SIGMAS if sigmas is None else sigmas
-    is_own = sigmas in ("", model.sigma_schedule) or not SCHEDULERS[name].sigma_schedules
+    is_own = sigmas in ("", facts.sigma_schedule) or not SCHEDULERS[name].sigma_schedules
     return replace(
         found,
-        scheduler="" if is_own and name == model.scheduler else name,
+        scheduler="" if is_own and name == facts.scheduler else name,
         sigma_schedule="" if is_own else sigmas,
         eta=found.eta if SCHEDULERS[name].options["eta"] else None,
     )
 
 
-def _loras_here(setting: Loras, value: Any, model: Model, notes: list[str]) -> str:
+def _loras_here(setting: Loras, value: Any, facts: Facts, notes: list[str]) -> str:
     """Return the text of those LoRAs that are there; add a note about the others."""
     weights = {} if setting.fault(value) else parse_loras(setting.checked(value))
-    if missing := looks.unknown(weights, model):
+    if missing := looks.unknown(weights, facts):
         notes.append(i18n.missing_loras(missing))
     return format_loras({name: weights[name] for name in weights if name not in missing})
 
 
-def _size_of(found: Settings, model: Model) -> str:
+def _size_of(found: Settings, facts: Facts) -> str:
     """Return the value for the choice of sizes: the picture's size, else the model's own."""
     size = found.width, found.height
-    return next((size_name(each) for each in model.more_sizes if each == size), USUAL)
+    return next((size_name(each) for each in facts.more_sizes if each == size), USUAL)
 
 
-def _differences(found: Settings, model: Model) -> Sequence[str]:
+def _differences(found: Settings, facts: Facts) -> Sequence[str]:
     """Return notes on why the picture would not come out the same here."""
     size = found.width, found.height
     notes = []
-    if None not in size and size not in model.sizes:
-        notes.append(i18n.other_size(*size, model))
+    if None not in size and size not in facts.sizes:
+        notes.append(i18n.other_size(*size, facts))
     if found.strength is not None:
         notes.append(i18n.PICTURE_NEEDED)
-    if found.model and found.model != model.name:
-        notes.append(i18n.other_model(found.model, model))
+    if found.model and found.model != facts.name:
+        notes.append(i18n.other_model(found.model, facts))
     # Settings from elsewhere that name no VAE may have been drawn with any.
-    if found.vae != model.vae and (found.vae or found.model == model.name):
-        notes.append(i18n.other_vae(found.vae, model))
+    if found.vae != facts.vae and (found.vae or found.model == facts.name):
+        notes.append(i18n.other_vae(found.vae, facts))
     if settings.is_shortened(found):
         notes.append(i18n.shortened(MAX_CHARACTERS))
     return notes

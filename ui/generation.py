@@ -131,7 +131,7 @@ class Drawing:
         Raises:
             RequestError: if it is refused.
         """
-        model = self._generator.model
+        model = self._generator.facts
         began_with = await start.take(sent)
         fields = _fitting(fields, began_with)
         request = self._request(
@@ -176,7 +176,7 @@ class Drawing:
         """
 
         def varied(picture: Picture) -> Fields:
-            fields, _ = form.as_fields(picture.settings, self._generator.model, picture.typed)
+            fields, _ = form.as_fields(picture.settings, self._generator.facts, picture.typed)
             earlier = fields.variation_of
             if fields.variation_strength > 0:
                 earlier = add_variation(earlier, fields.variation_seed, fields.variation_strength)
@@ -198,7 +198,7 @@ class Drawing:
         files: str | None = None,
     ) -> AsyncGenerator[Update]:
         """Draw the picture with this key again, from itself, in the next larger size."""
-        model = self._generator.model
+        model = self._generator.facts
         yield _UNCHANGED
         try:
             picture = pictures[saved_pictures.find(pictures, key)]
@@ -338,7 +338,7 @@ class Drawing:
         """
         try:
             visitor = Visitor.behind(sender)
-            model = self._generator.model
+            model = self._generator.facts
             image, mask = [await start.content(name, values.pop(name, None)) for name in form.FILES]
             request = form.to_request(
                 model, self._styles, visitor=visitor, blank=image is not None, **values
@@ -361,12 +361,12 @@ class Drawing:
     def _request(self, fields: Fields, **others: Any) -> Request:
         values = fields._asdict()
         del values["randomise"]
-        return form.to_request(self._generator.model, self._styles, **values, **others, tags=True)
+        return form.to_request(self._generator.facts, self._styles, **values, **others, tags=True)
 
     def _asked(self, query: str | None) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""
         values = dict(parse_qsl(_sent_text(query).removeprefix("?")))
-        found = link.from_query(values, self._generator.model, self._styles)
+        found = link.from_query(values, self._generator.facts, self._styles)
         if found is None or found[0].randomise:
             return None
         try:
@@ -480,7 +480,7 @@ class Drawing:
             "gallery": saved_pictures.for_gallery(pictures),
             "pictures": pictures,
             "panel": gr.Column(visible=True),
-            "texts": picture_panel.texts(pictures, self._generator.model),
+            "texts": picture_panel.texts(pictures, self._generator.facts),
         }
 
     def _unfinished(
@@ -496,7 +496,7 @@ class Drawing:
         request = self._request(asked, visitor=Visitor("", ""), blank=True)
         unfinished = Unfinished(step.done, step.total, asked, start_id)
         return self._in_gallery(
-            saved_pictures.unfinished(paths, request, self._generator.model, unfinished)
+            saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)
         )
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:

@@ -106,7 +106,7 @@ def connect(
 
     def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
         query, request_id = _chosen(event._data)
-        found = link.from_query(dict(parse_qsl(query)), generator.model, styles)
+        found = link.from_query(dict(parse_qsl(query)), generator.facts, styles)
         if found is None:
             return *((gr.skip(),) * (len(fields) + 2)), "", ""
         values, notes = found

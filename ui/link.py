@@ -11,11 +11,12 @@ from urllib.parse import quote, urlencode
 import gradio as gr
 from gradio.components import Component
 
+from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS, VALUES, effective, with_own_names
 from pipeline.setting_kinds import Choice, Number, Setting
 from pipeline.text.prompt_syntax import PLAIN
-from serving.generator import Generator, Model
+from serving.generator import Generator
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
 from ui.events import AT_ONCE
@@ -62,7 +63,7 @@ def _short(value: float | str) -> str:
 
 
 def from_query(
-    query: Mapping[str, str], model: Model, styles: Mapping[str, Style]
+    query: Mapping[str, str], facts: Facts, styles: Mapping[str, Style]
 ) -> tuple[Fields, list[str]] | None:
     """Return values for the page's fields, and notes on values that could not be used unchanged.
 
@@ -97,12 +98,12 @@ def from_query(
         **{setting.name: value(setting) for setting in VALUES},
     )
     style = one_of("style", list(styles))
-    fields, differences = form.as_fields(found, model)
+    fields, differences = form.as_fields(found, facts)
     several = one_of("several", ["0", "1"]) == "1"
-    own, *_ = known = list(map(form.size_name, model.sizes))
+    own, *_ = known = list(map(form.size_name, facts.sizes))
     size = one_of("size", known)
     size = form.USUAL if size == own else size
-    most = model.images_per_request
+    most = facts.images_per_request
     count = one_of("images", [str(most), *map(str, range(1, most))])
     images = form.ALL if count == str(most) else int(count)
     chosen = {"style": style, "several": several, "size": size, "images": images}
@@ -139,7 +140,7 @@ def connect(
     """Fill the page's fields from the query of its address, unless the tab kept their values."""
 
     def fill(sender: gr.Request) -> tuple[Any, ...]:
-        found = from_query(sender.query_params, generator.model, styles)
+        found = from_query(sender.query_params, generator.facts, styles)
         if found is None:
             return (gr.skip(),) * (len(fields) + 1)
         values, notes = found

@@ -50,11 +50,11 @@ def texts() -> dict[str, str]:
 
 def connect(app: FastAPI, generator: Generator) -> None:
     """Add the routes that say whether there are live pictures, and that draw one."""
-    styles = styles_for(kind_of(generator.model))
+    styles = styles_for(kind_of(generator.facts))
 
     @app.get(PATH, include_in_schema=False)
     async def offered() -> dict[str, bool]:
-        return {"live": generator.model.live}
+        return {"live": generator.facts.live}
 
     @app.post(PATH, include_in_schema=False)
     async def draw(body: Body, sender: HttpRequest) -> Response:
@@ -98,7 +98,7 @@ def _request(
     # A random seed would make each picture another one.
     seed = values.pop("seed") or 0
     return form.to_request(
-        generator.model,
+        generator.facts,
         styles,
         visitor=Visitor(body.session, address),
         prompt=body.prompt,

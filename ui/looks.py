@@ -12,8 +12,9 @@ from urllib.parse import quote
 import gradio as gr
 from fastapi import FastAPI, HTTPException, Response
 
+from pipeline.facts import Facts
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, parse_loras
-from serving.generator import Generator, Model
+from serving.generator import Generator
 from ui import i18n
 
 SCRIPT = Path(__file__).parent / "static" / "looks.js"
@@ -22,7 +23,7 @@ FEW = 8  # with more there is a search
 _PICTURES = "look-pictures"  # begins the pictures' addresses
 
 
-def field(model: Model) -> gr.HTML:
+def field(facts: Facts) -> gr.HTML:
     """Return the field whose value is the text of the chosen LoRAs; not laid out yet."""
     return gr.HTML(
         "",
@@ -32,7 +33,7 @@ def field(model: Model) -> gr.HTML:
         padding=False,
         elem_id="loras",
         render=False,
-        loras=_catalogue(model),
+        loras=_catalogue(facts),
         limits={
             "most": MOST,
             "few": FEW,
@@ -71,9 +72,9 @@ def texts() -> dict[str, Any]:
     }
 
 
-def offered(model: Model) -> gr.HTML:
+def offered(facts: Facts) -> gr.HTML:
     """Return an update of the field with the model's present LoRAs."""
-    return gr.HTML(loras=_catalogue(model))
+    return gr.HTML(loras=_catalogue(facts))
 
 
 def connect_pictures(app: FastAPI, generator: Generator) -> None:
@@ -88,9 +89,9 @@ def connect_pictures(app: FastAPI, generator: Generator) -> None:
         return Response(found, media_type="image/webp", headers=headers)
 
 
-def titles(loras: str, model: Model) -> list[str]:
+def titles(loras: str, facts: Facts) -> list[str]:
     """Return the titles of the LoRAs in a text; a LoRA that is not there keeps its name."""
-    known = model.usable_loras
+    known = facts.usable_loras
     try:
         names = parse_loras(loras)
     except ValueError:
@@ -98,17 +99,17 @@ def titles(loras: str, model: Model) -> list[str]:
     return [known[name].title if name in known else name for name in names]
 
 
-def unknown(names: Iterable[str], model: Model) -> list[str]:
+def unknown(names: Iterable[str], facts: Facts) -> list[str]:
     """Return the names that no LoRA of the model has."""
-    return [name for name in names if name not in model.usable_loras]
+    return [name for name in names if name not in facts.usable_loras]
 
 
-def _catalogue(model: Model) -> list[dict[str, Any]]:
+def _catalogue(facts: Facts) -> list[dict[str, Any]]:
     """Return the LoRAs as the browser needs them; it shows every text as text.
 
     The LoRAs of recipes are no looks: "Quality" chooses them.
     """
-    quick = {recipe.lora for recipe in model.recipes}
+    quick = {recipe.lora for recipe in facts.recipes}
     return [
         {
             "name": lora.name,
@@ -117,5 +118,5 @@ def _catalogue(model: Model) -> list[dict[str, Any]]:
             "picture": f"{_PICTURES}/{quote(lora.name, safe='')}" if lora.pictured else "",
             "quick": lora.name in quick,
         }
-        for lora in model.usable_loras.values()
+        for lora in facts.usable_loras.values()
     ]

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from serving.generator import Model
+from pipeline.facts import Facts
 
 
 class Kind(Enum):
@@ -13,8 +13,8 @@ class Kind(Enum):
     OTHER = "other"
 
 
-def kind_of(model: Model) -> Kind:
+def kind_of(facts: Facts) -> Kind:
     """Return the kind of a model."""
-    if model.bundled:
+    if facts.bundled:
         return Kind.MINIATURE
-    return Kind.SDXL if "stable-diffusion-xl" in model.name.lower() else Kind.OTHER
+    return Kind.SDXL if "stable-diffusion-xl" in facts.name.lower() else Kind.OTHER

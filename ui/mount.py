@@ -64,7 +64,7 @@ def mount(
     live.connect(app, generator)
     start.connect(app)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
-        samples.connect(app, kind_of(generator.model))
+        samples.connect(app, kind_of(generator.facts))
     looks.connect_pictures(app, generator)
     gradios = {language: words.GRADIOS for language, words in i18n.LANGUAGES.items()}
     page, translations = in_every_language(_pages(generator, programs), gradios)

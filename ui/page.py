@@ -8,7 +8,8 @@ from html import escape
 import gradio as gr
 from gradio.components import Component
 
-from serving.generator import MAX_CHARACTERS, Generator, Model
+from pipeline.facts import Facts
+from serving.generator import MAX_CHARACTERS, Generator
 from ui import (
     app_name,
     beginning,
@@ -121,10 +122,10 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
 
     With `programs`, programs may call one function of the page, `/generate`.
     """
-    kind = kind_of(generator.model)
-    title = i18n.title(generator.model)
+    kind = kind_of(generator.facts)
+    title = i18n.title(generator.facts)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
-        parts = _layout(generator.model, kind)
+        parts = _layout(generator.facts, kind)
         drawing = Drawing(generator, kind)
         _events(page, parts, drawing, generator)
         if programs:
@@ -137,8 +138,8 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
     return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
 
 
-def _layout(model: Model, kind: Kind) -> Parts:
-    gr.HTML(_header(model, kind), elem_id="header", padding=False)
+def _layout(facts: Facts, kind: Kind) -> Parts:
+    gr.HTML(_header(facts, kind), elem_id="header", padding=False)
     with gr.Row(elem_id="studio"):
         with gr.Column(elem_id="words"):
             with gr.Column(elem_id="ask"):
@@ -153,8 +154,8 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 its_reading = reading.layout("length")
                 linked = link.layout()
                 offer = restore.layout_offer()
-                fields = form.create(model, styles_for(kind), prompt)
-                chosen, restorer = chips.layout(model, fields)
+                fields = form.create(facts, styles_for(kind), prompt)
+                chosen, restorer = chips.layout(facts, fields)
             with gr.Column(elem_id="act"):
                 generate = gr.Button(
                     i18n.GENERATE, variant="primary", size="lg", elem_id="generate"
@@ -183,9 +184,9 @@ def _layout(model: Model, kind: Kind) -> Parts:
                 )
                 gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
                 beginning.cards(kind)
-            panel = picture_panel.layout(model)
+            panel = picture_panel.layout(facts)
             requests = history.layout()
-    gr.HTML(_footer(model, kind), elem_id="footer", padding=False)
+    gr.HTML(_footer(facts, kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
         reading=its_reading,
@@ -239,7 +240,7 @@ def _advanced(fields: Form) -> tuple[gr.Checkbox, gr.HTML]:
 
 
 def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
-    kind = kind_of(generator.model)
+    kind = kind_of(generator.facts)
     # Events that only the browser handles come first, because Gradio runs events in this order.
     draft.connect(
         page,
@@ -248,7 +249,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         parts.form.inputs,
         parts.linked,
         parts.strip,
-        generator.model,
+        generator.facts,
         styles_for(kind),
     )
     embedding.connect(
@@ -374,29 +375,28 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 
-def _header(model: Model, kind: Kind) -> str:
+def _header(facts: Facts, kind: Kind) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
-    # `data-starts` says that requests can start from pictures, and `data-masks` that they must.
+    # `data-masks` says that requests need a picture and a mask.
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
     shown = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
     data = json.dumps(shown | {"looks": looks.texts(), "live": live.texts()})
-    title, line, data = map(escape, (i18n.title(model), i18n.model_line(model, kind), data))
-    starts = " data-starts" if model.takes_image else ""
-    starts += " data-masks" if model.needs_mask else ""
-    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}"{starts}>{title}</h1><p>{line}</p>'
+    title, line, data = map(escape, (i18n.title(facts), i18n.model_line(facts, kind), data))
+    masks = " data-masks" if facts.needs_mask else ""
+    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
 
 
-def _footer(model: Model, kind: Kind) -> str:
+def _footer(facts: Facts, kind: Kind) -> str:
     limits = escape(i18n.MINIATURE_LIMITS if kind is Kind.MINIATURE else i18n.LIMITS)
-    return f"<p>{limits} {_licence(model, kind)}</p>"
+    return f"<p>{limits} {_licence(facts, kind)}</p>"
 
 
-def _licence(model: Model, kind: Kind) -> str:
+def _licence(facts: Facts, kind: Kind) -> str:
     # Models that are made from SDXL and named after it may have other licences.
-    of_its_kind = kind is Kind.MINIATURE or model.name in _PUBLISHED
+    of_its_kind = kind is Kind.MINIATURE or facts.name in _PUBLISHED
     if kind not in _LICENCES or not of_its_kind:
         return escape(i18n.OWN_LICENCE)
     name, address = _LICENCES[kind]

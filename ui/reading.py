@@ -9,12 +9,13 @@ from typing import Any
 import gradio as gr
 
 from pipeline.errors import InputError
+from pipeline.facts import Facts
 from pipeline.request import GenerateRequest
 from pipeline.resolve import with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
 from pipeline.text.prompt_syntax import A1111
 from pipeline.text.wildcards import options_of
-from serving.generator import MAX_CHARACTERS, Generator, Length, Model, RequestError
+from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
 from serving.requests import readers
 from ui import form, i18n, status
@@ -74,7 +75,7 @@ async def told(
 
     There is none about prompts that are refused, or while an address asks too often.
     """
-    model, negative = generator.model, fields.negative_prompt
+    model, negative = generator.facts, fields.negative_prompt
     if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
         return status.EMPTY, status.EMPTY
     lines = form.split(fields.prompt, fields.several)[: model.images_per_request]
@@ -94,14 +95,14 @@ async def told(
     return shown[0], shown[1]
 
 
-def _steps(fields: Fields, model: Model) -> int:
+def _steps(fields: Fields, facts: Facts) -> int:
     """Return the number of steps that the fields ask for, which may be any."""
     typed, timesteps = fields.steps, fields.timesteps
-    steps = int(min(typed if typed >= 1 else 1, model.max_inference_steps))
+    steps = int(min(typed if typed >= 1 else 1, facts.max_inference_steps))
     asked = GenerateRequest(
         "", num_inference_steps=steps, timesteps=timesteps, recipe=fields.recipe
     )
-    return min(max(with_recipe(asked, model.recipes).steps, 1), model.max_inference_steps)
+    return min(max(with_recipe(asked, facts.recipes).steps, 1), facts.max_inference_steps)
 
 
 async def _line(

@@ -10,9 +10,10 @@ import gradio as gr
 from gradio.components import Component
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
+from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import MAX_CHARACTERS, Generator, Model, RequestError
+from serving.generator import MAX_CHARACTERS, Generator, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.requests import readers
 from ui import i18n, settings, status
@@ -63,19 +64,15 @@ class RestoreError(Exception):
     """An input without readable settings; the message is meant for the visitor."""
 
 
-class NoSettingsError(RestoreError):
-    """A picture without settings, which can still be one to start from."""
-
-
-def from_picture(path: Path) -> Settings:
+def from_picture(path: Path) -> Settings | None:
     """Read the settings in an uploaded picture, then delete the file and, if empty, its folder.
 
-    Texts are cut to what the page takes (`settings.bounded`). A path that is not an uploaded file's
-    is neither opened nor deleted.
+    A picture without settings, for which this is None, can still be one to start from. Texts are
+    cut to what the page takes (`settings.bounded`). A path that is not an uploaded file's is
+    neither opened nor deleted.
 
     Raises:
-        NoSettingsError: if the picture has no settings.
-        RestoreError: if it or they cannot be read.
+        RestoreError: if the picture or its settings cannot be read.
     """
     try:
         upload = uploads.resolved(path)
@@ -91,9 +88,7 @@ def from_picture(path: Path) -> Settings:
         raise RestoreError(i18n.UNREADABLE_SETTINGS) from error
     finally:
         uploads.remove(upload)
-    if found is None:
-        raise NoSettingsError(i18n.NO_SETTINGS_IN_PICTURE)
-    return settings.bounded(found)
+    return None if found is None else settings.bounded(found)
 
 
 def from_text(text: str) -> Settings:
@@ -110,10 +105,10 @@ def from_text(text: str) -> Settings:
         raise RestoreError(i18n.NO_SETTINGS_IN_TEXT) from error
 
 
-def layout(model: Model) -> Restorer:
+def layout(facts: Facts) -> Restorer:
     """Return a place to drop a picture, and one to paste a text."""
     file = gr.File(
-        label=i18n.START_PICTURE if model.takes_image else i18n.RESTORE_PICTURE,
+        label=i18n.START_PICTURE,
         file_types=[".png", ".jpg", ".jpeg", ".webp"],
         height=140,
         elem_id="restore-picture",
@@ -151,7 +146,7 @@ def connect_offer(
     async def use(sender: gr.Request, text: str | None) -> tuple[Any, ...]:
         try:
             return await _in_turn(
-                sender, lambda: apply(from_text(text or ""), generator.model, styles)
+                sender, lambda: apply(from_text(text or ""), generator.facts, styles)
             )
         except RestoreError as error:
             return *(gr.skip() for _ in fields), status.warning(str(error))
@@ -170,8 +165,7 @@ def connect(
     """Show settings as soon as they are found, and put them into the page's fields on request."""
 
     async def of_picture(sender: gr.Request, dropped: dict[str, Any] | None) -> tuple[Any, ...]:
-        needed = not generator.model.takes_image
-        read = partial(_of_picture, dropped, styles, needed=needed)
+        read = partial(_of_picture, dropped, styles)
         # The field is emptied so that the next picture can be dropped there.
         return None, *await _shown_in_turn(sender, read)
 
@@ -187,7 +181,7 @@ def connect(
     restorer.found.clear(None, None, [restorer.found, restorer.use], js=_EMPTY, **AT_ONCE)
     restorer.text.change(of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
-        lambda chosen: apply(chosen, generator.model, styles),
+        lambda chosen: apply(chosen, generator.facts, styles),
         restorer.settings,
         [*fields, strip],
         **AT_ONCE,
@@ -215,17 +209,11 @@ async def _shown_in_turn(
         return _not_found(str(error))
 
 
-def _of_picture(
-    dropped: dict[str, Any] | None, styles: Mapping[str, Style], *, needed: bool
-) -> tuple[Any, ...]:
-    """Read a picture.
-
-    `dropped` is Gradio's `FileData` as JSON. Unless settings are `needed`, a picture without any
-    is no mistake.
-    """
+def _of_picture(dropped: dict[str, Any] | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
+    """Read a picture; `dropped` is Gradio's `FileData` as JSON."""
     path = Path((dropped or {}).get("path") or "")
     label = i18n.RESTORE_ITS_SETTINGS
-    shown, *others = _shown(lambda: from_picture(path), label, styles, needed=needed)
+    shown, *others = _shown(lambda: from_picture(path), label, styles)
     # `start/tools.js` tells these settings from those of a text.
     return shown and f"<div data-of-picture>{shown}</div>", *others
 
@@ -243,13 +231,14 @@ def _of_text(text: str | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
 
 
 def _shown(
-    find: Callable[[], Settings], label: str, styles: Mapping[str, Style], *, needed: bool = True
+    find: Callable[[], Settings | None], label: str, styles: Mapping[str, Style]
 ) -> tuple[str, Any, Settings | None]:
     try:
         found = find()
     except RestoreError as error:
-        is_fine = isinstance(error, NoSettingsError) and not needed
-        return _nothing() if is_fine else _not_found(str(error))
+        return _not_found(str(error))
+    if found is None:
+        return _nothing()
     own = typed(styles.values(), found.prompt, found.negative_prompt)
     shown = settings.as_html(found, own)
     if settings.is_shortened(found):

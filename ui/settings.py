@@ -4,12 +4,13 @@ from dataclasses import asdict, replace
 from html import escape
 from typing import Any
 
+from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from pipeline.request import CHOICES, SETTINGS, VALUES, effective
 from pipeline.resolve import with_recipe
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
-from serving.generator import MAX_CHARACTERS, Image, Model, Request
+from serving.generator import MAX_CHARACTERS, Image, Request
 from ui import i18n
 from ui.fields import FIELDS
 from ui.styles import NONE, Typed
@@ -20,31 +21,31 @@ def of_image(image: Image) -> Settings:
     return Settings(**image.settings)
 
 
-def of_request(request: Request, index: int, model: Model) -> Settings:
+def of_request(request: Request, index: int, facts: Facts) -> Settings:
     """Return the settings of a request's picture that is not finished."""
-    if request.recipe in model.recipe_names:  # its LoRA may be gone by now
-        request = with_recipe(request, model.recipes)
-    values = request.of_picture(index) | _drawn_with(request, model)
-    width, height = request.size or model.sizes[0]
+    if request.recipe in facts.recipe_names:  # its LoRA may be gone by now
+        request = with_recipe(request, facts.recipes)
+    values = request.of_picture(index) | _drawn_with(request, facts)
+    width, height = request.size or facts.sizes[0]
     return Settings(
         prompt=values["prompt"],
         negative_prompt=values["negative_prompt"] or "",
         **effective({each.name: values[each.name] for each in VALUES}),
         width=width,
         height=height,
-        model=model.name,
-        vae=model.vae,
-        unet=model.unet,
-        refiner=None if values["denoising_end"] == 1 else model.refiner,
-        quantization=model.quantization,
+        model=facts.name,
+        vae=facts.vae,
+        unet=facts.unet,
+        refiner=None if values["denoising_end"] == 1 else facts.refiner,
+        quantization=facts.quantization,
     )
 
 
-def _drawn_with(request: Request, model: Model) -> dict[str, str]:
+def _drawn_with(request: Request, facts: Facts) -> dict[str, str]:
     """Return the scheduler and the sigma schedule that draw a request, "" for the default one."""
-    name = request.scheduler or model.scheduler
+    name = request.scheduler or facts.scheduler
     spaces_sigmas = name in SCHEDULERS and SCHEDULERS[name].sigma_schedules
-    own = model.sigma_schedule if spaces_sigmas and not request.timesteps else ""
+    own = facts.sigma_schedule if spaces_sigmas and not request.timesteps else ""
     sigmas = request.sigma_schedule or own
     return {
         "scheduler": name if name in SCHEDULERS else "",

@@ -17,9 +17,10 @@ from typing import Any
 import gradio as gr
 from fastapi import FastAPI, HTTPException, Response
 
+from pipeline.facts import Facts
 from pipeline.request import MAX_PADDING, STRENGTH
 from pipeline.setting_kinds import Setting
-from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.generator import ErrorKind, Request, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.messages import Code, Message, Param
 from serving.requests import inputs
@@ -91,19 +92,19 @@ class Start:
     mask: bytes | None
     strength: float
 
-    async def added(self, request: Request, model: Model) -> Request:
+    async def added(self, request: Request, facts: Facts) -> Request:
         """Return a request with this picture; without a size it gets that of the nearest shape.
 
         Raises:
             RequestError: if a file cannot be used, or too many are being opened.
         """
         given = Input(self.image, self.mask, any_size=True)
-        return await inputs.shared().added(request, given, model)
+        return await inputs.shared().added(request, given, facts)
 
 
-def layout(model: Model) -> gr.HTML:
+def layout(facts: Facts) -> gr.HTML:
     """Return the place of the tools, which are loaded when there is a picture."""
-    texts = escape(json.dumps(_texts(model)))
+    texts = escape(json.dumps(_texts(facts)))
     return gr.HTML(
         f'<label class="camera">{escape(i18n.TAKE_PICTURE)}'
         '<input type="file" accept="image/*" capture="environment" data-camera></label>'
@@ -111,16 +112,15 @@ def layout(model: Model) -> gr.HTML:
         js_on_load=LOADER.read_text(encoding="utf-8"),
         apply_default_css=False,
         padding=False,
-        visible=True if model.takes_image else "hidden",
         elem_id="start",
-        tools=f"start/{_DIGEST}/tools.js" if model.takes_image else "",
+        tools=f"start/{_DIGEST}/tools.js",
     )
 
 
-def note(model: Model) -> gr.HTML:
+def note(facts: Facts) -> gr.HTML:
     """Return a note for models that need a picture and a mask; it goes when a part is marked."""
-    text = f'<p class="note">{escape(i18n.MASK_FIRST)}</p>' if model.needs_mask else ""
-    return gr.HTML(text, padding=False, visible=model.needs_mask, elem_id="mask-first")
+    text = f'<p class="note">{escape(i18n.MASK_FIRST)}</p>' if facts.needs_mask else ""
+    return gr.HTML(text, padding=False, visible=facts.needs_mask, elem_id="mask-first")
 
 
 def field(setting: Setting) -> gr.HTML:
@@ -137,10 +137,10 @@ def field(setting: Setting) -> gr.HTML:
     )
 
 
-def _texts(model: Model) -> dict[str, Any]:
+def _texts(facts: Facts) -> dict[str, Any]:
     """Return the texts of the tools, in the language in use, and their limits."""
     limits = {
-        "size": "{}x{}".format(*model.sizes[0]),
+        "size": "{}x{}".format(*facts.sizes[0]),
         "added": _MOST_ADDED,
         "opened": _MOST_OPENED,
         "bytes": MAX_UPLOAD_BYTES,
@@ -202,17 +202,17 @@ async def take(sent: object) -> Start | None:
     return Start(found if _ID.fullmatch(found) else "", image, mask, strength)
 
 
-def larger_size(size: tuple[int | None, int | None], model: Model) -> tuple[int, int] | None:
+def larger_size(size: tuple[int | None, int | None], facts: Facts) -> tuple[int, int] | None:
     """Return the smallest size of the model that is larger than a picture's and of its shape.
 
     Return None if there is none, or if the model does not start from pictures alone.
     """
     width, height = size
-    if not (width and height and model.takes_image) or model.needs_mask:
+    if not (width and height) or facts.needs_mask:
         return None
     fitting = [
         (wide, high)
-        for wide, high in model.sizes
+        for wide, high in facts.sizes
         if wide > width and abs(math.log(wide * height / (high * width))) < _SAME_SHAPE
     ]
     return min(fitting, default=None)

@@ -79,14 +79,14 @@ def _identity(pipe: SDXLPipeline, given: Mapping[str, str | None]) -> dict[str, 
     """Return all that decides about pictures beside their requests, for the journal."""
     paths = {name: Path(value) for name, value in given.items() if value is not None}
     return {
-        "model": [pipe.model, pipe.revision],
-        "networks": [pipe.vae, pipe.unet, pipe.tiny_vae, pipe.refiner],
+        "model": [pipe.facts.name, pipe.facts.revision],
+        "networks": [pipe.facts.vae, pipe.facts.unet, pipe.facts.tiny_vae, pipe.facts.refiner],
         "files": {name: str(path.resolve()) for name, path in paths.items() if path.exists()},
-        "size": [pipe.height, pipe.width],
-        "scheduler": [pipe.scheduler, pipe.sigma_schedule],
-        "safety checker": pipe.safety_checker,
+        "size": [pipe.facts.height, pipe.facts.width],
+        "scheduler": [pipe.facts.scheduler, pipe.facts.sigma_schedule],
+        "safety checker": pipe.facts.safety_checker,
         "LoRAs": {name: info.digest for name, info in sorted(pipe.loras.items())},
-        "version": pipe.version,
+        "version": pipe.facts.version,
     }
 
 

@@ -60,7 +60,7 @@ def add_sizes(pipe: SDXLPipeline, items: Iterable[Item]) -> None:
     Raises:
         DeviceError: if there is too little memory for one more.
     """
-    own = (pipe.height, pipe.width)
+    own = (pipe.facts.height, pipe.facts.width)
     sizes = dict.fromkeys(item.line.size for item in items)
     others = [size for size in sizes if size is not None and size != own]
     pipe.check_memory(others)
@@ -95,7 +95,7 @@ def draw(
     drawn: dict[Drawing, Item] = {}
     with _Prepared(pipe, items) as prepared, Writer(folder, journal) as writer:
         while True:
-            while sum(not drawing.entered for drawing in drawn) < pipe.images_per_request:
+            while sum(not drawing.entered for drawing in drawn) < pipe.facts.images_per_request:
                 if (following := next(prepared, None)) is None:
                     break
                 item, drawing = following
@@ -126,7 +126,7 @@ def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Dr
     height, width = (None, None) if size is None else size
     with _named(item):
         return pipe.prepare(
-            item.request(pipe),
+            item.request(pipe.facts),
             1,
             height,
             width,
@@ -165,7 +165,7 @@ class _Prepared:
         for item in self._items:
             drawing = self._threads.submit(_prepare, self._pipe, item, item.line.size)
             self._ahead.append((item, drawing))
-            if len(self._ahead) > self._pipe.images_per_request:
+            if len(self._ahead) > self._pipe.facts.images_per_request:
                 yield self._first()
         while self._ahead:
             yield self._first()

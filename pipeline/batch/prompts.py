@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from pipeline.drawing.origins import Inputs, check_origin
 from pipeline.errors import InputError
+from pipeline.facts import Facts
 from pipeline.request import (
     MAX_IMAGES,
     SETTINGS,
@@ -79,10 +80,10 @@ class Item:
         """Name of its file: its index, by which names sort, and its seed."""
         return f"{self.index:06}-{self.line.request.of_picture(self.place)['seed']}.png"
 
-    def request(self, model: object) -> GenerateRequest:
+    def request(self, facts: Facts) -> GenerateRequest:
         """Return the request for it alone, with the model's own defaults."""
         values = self.line.request.of_picture(self.place)
-        own = {name: getattr(model, name) for name in self.line.left_out}
+        own = {name: getattr(facts, name) for name in self.line.left_out}
         return GenerateRequest(**{**values, **own})
 
 

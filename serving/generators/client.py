@@ -12,7 +12,8 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from serving.generator import Done, Error, ErrorKind, Event, Length, Load, Model
+from pipeline.facts import Facts
+from serving.generator import Done, Error, ErrorKind, Event, Length, Load
 from serving.http import schemas
 from serving.http.events import HOP_HEADER
 from serving.messages import Code, Message
@@ -84,7 +85,7 @@ class Client(httpx.AsyncClient):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answer(Model):
+class _Answer(Facts):
     """Answer of an instance to `GET /v1/model`."""
 
     load: Load
@@ -93,7 +94,7 @@ class _Answer(Model):
 _ANSWER, _LENGTH = TypeAdapter(_Answer), TypeAdapter(Length)
 
 
-async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]:
     """Return the model that an instance draws with, and its load.
 
     Raises:
@@ -118,8 +119,8 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]
         raise BackendError("has devices that stopped responding", "lost")
     if not found.load.accepting:
         raise BackendError("accepts no requests at the moment", "stopping")
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Model)}
-    return Model(**fields), found.load
+    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Facts)}
+    return Facts(**fields), found.load
 
 
 def _describe(error: ValidationError) -> str:

@@ -5,8 +5,9 @@ import math
 
 from pydantic import TypeAdapter, ValidationError
 
+from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
-from serving.generator import Done, Event, Image, Model, Preview, Step
+from serving.generator import Done, Event, Image, Preview, Step
 from serving.generators.client import BackendError
 from serving.requests.record import Record
 
@@ -14,19 +15,19 @@ _SETTINGS = TypeAdapter(Settings)
 _PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
 
 
-def check(event: Event, record: Record, model: Model) -> None:
+def check(event: Event, record: Record, facts: Facts) -> None:
     """Check that an event is valid for this request and comes from this model.
 
     Raises:
         BackendError: if the event is not valid; the message says why.
     """
-    wanted = record.request.images or model.images_per_request
+    wanted = record.request.images or facts.images_per_request
     steps = record.request.drawn_steps
     match event:
         case Step(done, total) if not 1 <= done <= total == steps:
             raise BackendError(f"has done {done} of {total} steps, not {steps}", "nonsense")
         case Image():
-            _check_image(event, record, wanted, model)
+            _check_image(event, record, wanted, facts)
         case Preview(jpegs) if not (
             1 <= len(jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
         ):
@@ -35,7 +36,7 @@ def check(event: Event, record: Record, model: Model) -> None:
             raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
 
 
-def _check_image(image: Image, record: Record, wanted: int, model: Model) -> None:
+def _check_image(image: Image, record: Record, wanted: int, facts: Facts) -> None:
     """Check that a picture is one of this request's."""
     request = record.request
     if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
@@ -46,7 +47,7 @@ def _check_image(image: Image, record: Record, wanted: int, model: Model) -> Non
         raise BackendError("sends a picture with a wrong seed or without settings", "nonsense")
     # An instance may be replaced between two health checks.
     drawn_with = image.settings["model"], image.settings["revision"]
-    if drawn_with != (model.name, model.revision):
+    if drawn_with != (facts.name, facts.revision):
         raise BackendError(f"sends a picture that {drawn_with[0]!r} drew", "other")
 
 

@@ -8,9 +8,9 @@ from threading import Lock
 
 from pipeline import CheckpointError, InputError, SDXLPipeline
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
+from pipeline.facts import EmbeddingFacts
 from pipeline.text.embeddings import is_embedding_name
 from serving.folders import File, Folder, Listing, Stamp
-from serving.generator import Embedding
 
 log = logging.getLogger(__name__)
 
@@ -52,13 +52,10 @@ class EmbeddingFolder:
                 if self._loaded.get(name) != file and file.version not in self._unusable:
                     self._load(name, file)
 
-    def describe(self) -> tuple[Embedding, ...]:
+    def describe(self) -> tuple[EmbeddingFacts, ...]:
         """Return descriptions of the embeddings in the folder, sorted by name; they are loaded."""
         self.refresh()
-        return tuple(
-            Embedding(name, each.length, sum(rows.shape[1] for rows in each.vectors))
-            for name, each in sorted(self._pipe.embeddings.items())
-        )
+        return self._pipe.facts.embeddings
 
     def _note_pickles(self) -> None:
         names = {each.name for each in self._path.glob("*") if each.suffix in PICKLE_SUFFIXES}

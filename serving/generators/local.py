@@ -30,7 +30,6 @@ from serving.generator import (
     RequestError,
     Step,
 )
-from serving.generators.description import describe
 from serving.generators.devices import Devices, News
 from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.files import encode
@@ -96,7 +95,8 @@ class LocalGenerator(RequestLifecycle):
         live: LiveMode = "off",
     ) -> None:
         model = replace(
-            describe(pipe, bundled),
+            pipe.facts,
+            bundled=bundled,
             coming_sizes=tuple(more_sizes),
             loras=loras.describe(loras.look()) if loras else (),
         )
@@ -106,7 +106,7 @@ class LocalGenerator(RequestLifecycle):
         self._reveal = reveal
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
-        self._in_use: _Kind = (self.model.width, self.model.height), ""  # of pictures in slots
+        self._in_use: _Kind = (self.facts.width, self.facts.height), ""  # of pictures in slots
         self._in_use_since = -math.inf
         self._embeddings = embeddings
         self._live_mode = live
@@ -188,7 +188,7 @@ class LocalGenerator(RequestLifecycle):
 
     @property
     def _slots(self) -> int:
-        return self.model.images_per_request
+        return self.facts.images_per_request
 
     @property
     def _slots_in_use(self) -> int:
@@ -199,7 +199,7 @@ class LocalGenerator(RequestLifecycle):
 
     def _kind_of(self, request: Request) -> "_Kind":
         """Return the size and the LoRAs of a request; only equal ones are drawn together."""
-        return request.size or (self.model.width, self.model.height), request.loras
+        return request.size or (self.facts.width, self.facts.height), request.loras
 
     def _suits(self, request: Request) -> bool:
         return self._kind_of(request) == self._in_use
@@ -252,7 +252,7 @@ class LocalGenerator(RequestLifecycle):
                 listing = await asyncio.to_thread(folder.look)
                 if listing is not described:
                     loras = await asyncio.to_thread(folder.describe, listing)
-                    self.model, described = replace(self.model, loras=loras), listing
+                    self.facts, described = replace(self.facts, loras=loras), listing
                 await self._offer_live()
             except Exception as error:  # the looks must go on
                 log.error("The LoRAs cannot be listed", exc_info=error)
@@ -265,8 +265,8 @@ class LocalGenerator(RequestLifecycle):
         while folder := self._embeddings:
             try:
                 found = await asyncio.to_thread(folder.describe)
-                if found != self.model.embeddings:
-                    self.model = replace(self.model, embeddings=found)
+                if found != self.facts.embeddings:
+                    self.facts = replace(self.facts, embeddings=found)
             except Exception as error:  # the looks must go on
                 log.error("The embeddings cannot be listed", exc_info=error)
             await asyncio.sleep(RESCAN_S)
@@ -276,14 +276,14 @@ class LocalGenerator(RequestLifecycle):
 
         Return whether that is decided. A measurement that failed is made again later.
         """
-        recipe, seconds = self.model.live_recipe, 0.0
+        recipe, seconds = self.facts.live_recipe, 0.0
         if recipe is None or self._live_mode == "off":
             seconds = math.inf
         elif self._live_mode == "auto":
             seconds = await self._seconds_of_live(recipe)
         live = seconds is not None and seconds <= LIVE_WITHIN_S
-        if live != self.model.live:
-            self.model = replace(self.model, live=live)
+        if live != self.facts.live:
+            self.facts = replace(self.facts, live=live)
         return seconds is not None
 
     async def _seconds_of_live(self, recipe: str) -> float | None:
@@ -293,7 +293,7 @@ class LocalGenerator(RequestLifecycle):
         """
         if recipe not in self._live_s and time.monotonic() - self._live_failed_at >= LIVE_AGAIN_S:
             wanted = Request("warm up", None, seed=0, live=True)
-            wanted = expand(wanted, replace(self.model, live=True))
+            wanted = expand(wanted, replace(self.facts, live=True))
             try:
                 tries = [await self._time(wanted) for _ in range(_LIVE_TRIES)]
             except Exception as error:  # the server draws without live pictures meanwhile
@@ -329,11 +329,11 @@ class LocalGenerator(RequestLifecycle):
         return time.monotonic() - began
 
     async def _add_sizes(self) -> None:
-        for size in self.model.coming_sizes:
+        for size in self.facts.coming_sizes:
             ready = await self._add_size(*size)
-            coming = tuple(each for each in self.model.coming_sizes if each != size)
-            more = (*self.model.more_sizes, size) if ready else self.model.more_sizes
-            self.model = replace(self.model, more_sizes=more, coming_sizes=coming)
+            coming = tuple(each for each in self.facts.coming_sizes if each != size)
+            more = (*self.facts.more_sizes, size) if ready else self.facts.more_sizes
+            self.facts = replace(self.facts, more_sizes=more, coming_sizes=coming)
 
     async def _add_size(self, width: int, height: int) -> bool:
         """Compile one more size while drawing goes on, and warm it up while the slots are empty.
@@ -392,7 +392,9 @@ class LocalGenerator(RequestLifecycle):
                 self._stop(record)
             return
         # Previews are not screened, so there are none where pictures must be.
-        shows_early = request.previews and not (self._pipe.safety_checker or self._pipe.screened)
+        shows_early = request.previews and not (
+            self._pipe.facts.safety_checker or self._pipe.facts.screened
+        )
         self._devices.draw(drawing, pictures, tell, shows_early)
 
     def _prepare(self, request: Request, seated: Seated) -> Drawing:

@@ -16,9 +16,9 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from pipeline.checkpoints.tensors import read_header
+from pipeline.facts import LoraFacts
 from pipeline.text.loras import is_lora_name
 from serving.folders import File, Folder, Listing
-from serving.generator import Lora
 
 log = logging.getLogger(__name__)
 
@@ -47,24 +47,24 @@ class LoraFolder:
     def __init__(self, path: Path) -> None:
         self._folder = Folder(path, SETTING, is_lora_name, BESIDE)
         self._lock = threading.Lock()
-        self._described: dict[str, tuple[File, Lora]] = {}
+        self._described: dict[str, tuple[File, LoraFacts]] = {}
         self._thumbnails: OrderedDict[Any, bytes] = OrderedDict()
 
     def look(self) -> Listing:
         """Return the files; the same object for as long as nothing changes."""
         return self._folder.look()
 
-    def describe(self, listing: Listing) -> tuple[Lora, ...]:
+    def describe(self, listing: Listing) -> tuple[LoraFacts, ...]:
         """Return descriptions of the LoRAs, sorted by name; only files that changed are read."""
         with self._lock:
             self._described = {
                 name: self._description(name, file) for name, file in listing.files.items()
             }
             found = _told_apart([lora for _, lora in self._described.values()])
-        doubled = [Lora(name, name, doubled=paths) for name, paths in listing.doubled.items()]
+        doubled = [LoraFacts(name, name, doubled=paths) for name, paths in listing.doubled.items()]
         return tuple(sorted([*found, *doubled], key=lambda lora: lora.name))
 
-    def _description(self, name: str, file: File) -> tuple[File, Lora]:
+    def _description(self, name: str, file: File) -> tuple[File, LoraFacts]:
         known = self._described.get(name)
         return known if known and known[0] == file else (file, _read(name, file))
 
@@ -82,7 +82,7 @@ class LoraFolder:
             return self._thumbnails[picture.version] or None
 
 
-def _told_apart(loras: list[Lora]) -> list[Lora]:
+def _told_apart(loras: list[LoraFacts]) -> list[LoraFacts]:
     """Return LoRAs with the name in place of a title that several have, as versions of one do."""
     counts = Counter(lora.title for lora in loras)
     return [lora if counts[lora.title] == 1 else replace(lora, title=lora.name) for lora in loras]
@@ -111,7 +111,7 @@ def _thumbnail(path: Path) -> bytes:
     return made.getvalue()
 
 
-def _read(name: str, file: File) -> Lora:
+def _read(name: str, file: File) -> LoraFacts:
     """Return the description of a LoRA, from its file and from those beside it."""
     try:
         header, digest = _header(file.path)
@@ -119,7 +119,7 @@ def _read(name: str, file: File) -> Lora:
         log.warning("%s: %s cannot be read: %s", SETTING, file.path.name, error)
         header, digest = {}, ""
     infos = [_json(file.beside[ending].path) for ending in _INFOS if ending in file.beside]
-    return Lora(
+    return LoraFacts(
         name,
         title=_title(header, infos) or name,
         words=_words(header, infos, file),

@@ -8,23 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from pipeline.facts import Facts, differences, merged, without_offers
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
-    Embedding,
     Error,
     ErrorKind,
     Image,
     Length,
-    Lora,
-    Model,
     Queued,
     Request,
     RequestError,
     Started,
     Step,
-    differences,
 )
 from serving.generators.client import (
     ELSEWHERE,
@@ -92,10 +88,8 @@ class Backend:
         stays: whether it is kept however long it is silent.
         healthy: whether it answers and accepts requests, whatever its model is.
         in_use: the LoRAs of the latest request that it was sent.
-        model: its model at the last health check; None before the first one, while it refuses,
-            and after `_LOOKS` unanswered ones.
-        one_by_one: whether it draws one request at a time, as older versions do, which tell of no
-            slots.
+        facts: about its model, at the last health check; None before the first one, while it
+            refuses, and after `_LOOKS` unanswered ones.
     """
 
     url: str
@@ -107,37 +101,35 @@ class Backend:
     resting: bool = False
     silent: int = 0
     in_use: str = ""
-    model: Model | None = None
-    one_by_one: bool = False
+    facts: Facts | None = None
 
     @property
     def undecided(self) -> bool:
         """Whether it may be used although its model is not known yet."""
-        return self.healthy and self.model is None
+        return self.healthy and self.facts is None
 
     @property
     def pictures(self) -> int:
         """The number of unfinished pictures that it draws for requests from here."""
         return sum(self.drawing.values())
 
-    def draws(self, request: Request, model: Model) -> bool:
+    def draws(self, request: Request, facts: Facts) -> bool:
         """Return whether it has a free slot and draws a request as `model` does.
 
         If the request has more pictures than there are free slots, the others wait there.
         """
-        if not self.healthy or self.resting or not self.agrees(model):
+        if not self.healthy or self.resting or not self.agrees(facts):
             return False
-        its = self.model
+        served = self.facts
         return (
-            its is not None
-            and self.pictures < its.images_per_request
-            and not (self.one_by_one and self.drawing)
-            and _has_all(its, request, model)
+            served is not None
+            and self.pictures < served.images_per_request
+            and _has_all(served, request, facts)
         )
 
-    def agrees(self, model: Model) -> bool:
+    def agrees(self, facts: Facts) -> bool:
         """Return whether it is known to draw the same pictures as `model`."""
-        return self.model is not None and not differences(self.model, model)
+        return self.facts is not None and not differences(self.facts, facts)
 
 
 class RemoteGenerator(RequestLifecycle):
@@ -156,7 +148,7 @@ class RemoteGenerator(RequestLifecycle):
         self,
         client: Client,
         urls: Sequence[str],
-        model: Model,
+        facts: Facts,
         limits: Limits,
         rates: RateLimits,
         observer: Observer,
@@ -165,8 +157,8 @@ class RemoteGenerator(RequestLifecycle):
         self._backends = [Backend(url) for url in urls]
         self._watching: set[asyncio.Task[None]] = set()
         self._again: dict[str, _PutOff] = {}
-        self._begun_with: dict[str, Model] = {}  # by the id of a request
-        super().__init__(model, limits, rates, observer)
+        self._begun_with: dict[str, Facts] = {}  # by the id of a request
+        super().__init__(facts, limits, rates, observer)
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
@@ -205,7 +197,7 @@ class RemoteGenerator(RequestLifecycle):
     async def thumbnail(self, lora: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
         for backend in self._backends:
-            its = backend.model.usable_loras if backend.model else {}
+            its = backend.facts.usable_loras if backend.facts else {}
             if self._takes_new(backend) and lora in its and its[lora].pictured:
                 return await fetch_thumbnail(self._client, backend.url, lora)
         return None
@@ -213,7 +205,7 @@ class RemoteGenerator(RequestLifecycle):
     @property
     def _slots(self) -> int:
         usable = [backend for backend in self._backends if self._takes_new(backend)]
-        slots = sum((one.model or self.model).images_per_request for one in usable)
+        slots = sum((one.facts or self.facts).images_per_request for one in usable)
         # Instances that get no new requests may still finish pictures; count these too.
         others = sum(one.pictures for one in self._backends if not self._takes_new(one))
         return slots + others if slots else 0
@@ -221,13 +213,13 @@ class RemoteGenerator(RequestLifecycle):
     @property
     def _slots_in_use(self) -> int:
         return sum(
-            min(one.pictures, (one.model or self.model).images_per_request)
+            min(one.pictures, (one.facts or self.facts).images_per_request)
             for one in self._backends
         )
 
     def _takes_new(self, backend: Backend) -> bool:
         """Return whether new requests can be sent to an instance."""
-        return backend.undecided or (backend.healthy and backend.agrees(self.model))
+        return backend.undecided or (backend.healthy and backend.agrees(self.facts))
 
     def _stop(self, record: Record) -> None:
         # Closing the connection makes the instance stop within one step.
@@ -292,7 +284,7 @@ class RemoteGenerator(RequestLifecycle):
         if some of its pictures are there: the others must not come from another model.
         """
         begun_with = self._begun_with[record.request.id]
-        if not differences(begun_with, self.model):
+        if not differences(begun_with, self.facts):
             return True
         if any(backend.agrees(begun_with) for backend in self._backends):
             return True
@@ -300,12 +292,12 @@ class RemoteGenerator(RequestLifecycle):
             self._registry.end(record, ErrorKind.UNAVAILABLE, Message(Code.REPLACED))
         else:
             self._end_if_impossible(record)
-            self._begun_with[record.request.id] = self.model
+            self._begun_with[record.request.id] = self.facts
         return not record.ending
 
     def _end_if_impossible(self, record: Record) -> None:
         """End a request that the model cannot draw, not even with the sizes that are to come."""
-        model = self.model
+        model = self.facts
         model = replace(model, more_sizes=(*model.more_sizes, *model.coming_sizes))
         try:
             admission.check_fields(record.request, model)
@@ -314,7 +306,7 @@ class RemoteGenerator(RequestLifecycle):
 
     def _suits(self, request: Request) -> bool:
         return any(
-            each.draws(request, self.model) and each.in_use == request.loras
+            each.draws(request, self.facts) and each.in_use == request.loras
             for each in self._backends
         )
 
@@ -339,21 +331,21 @@ class RemoteGenerator(RequestLifecycle):
         if self._finishing >= MAX_FINISHING * self._slots:
             return False
         if record.turns > 1:
-            return self._best(record.request, [], self.model) is not None
-        if self._find(record, [], self.model) is None:
+            return self._best(record.request, [], self.facts) is not None
+        if self._find(record, [], self.facts) is None:
             return False
-        self._begun_with[record.request.id] = self.model
+        self._begun_with[record.request.id] = self.facts
         return True
 
-    def _find(self, record: Record, tried: list[Backend], model: Model) -> Backend | None:
+    def _find(self, record: Record, tried: list[Backend], facts: Facts) -> Backend | None:
         """Reserve a free instance for a request; None if none is free."""
         request = record.request
-        if best := self._best(request, tried, model):
+        if best := self._best(request, tried, facts):
             best.drawing[request.id] = self._pictures(request)
             best.in_use = request.loras
         return best
 
-    def _best(self, request: Request, tried: list[Backend], model: Model) -> Backend | None:
+    def _best(self, request: Request, tried: list[Backend], facts: Facts) -> Backend | None:
         """Return the instance that suits a request best; None if none is free.
 
         Instances that were not tried come first, then those that have its LoRAs in use, then those
@@ -363,7 +355,7 @@ class RemoteGenerator(RequestLifecycle):
         def rank(one: Backend) -> tuple[int, bool, int]:
             return tried.count(one), one.in_use != request.loras, one.pictures + one.others
 
-        free = [backend for backend in self._backends if backend.draws(request, model)]
+        free = [backend for backend in self._backends if backend.draws(request, facts)]
         return min(free, key=rank, default=None)
 
     def _over(self, record: Record) -> None:
@@ -444,7 +436,7 @@ class RemoteGenerator(RequestLifecycle):
                 await self._refresh(backend)
             except Exception as error:  # the checks must go on
                 log.error("%s cannot be checked", backend.url, exc_info=error)
-                backend.healthy, backend.model = False, None
+                backend.healthy, backend.facts = False, None
             self._follow_most()
             self._begin_next()
             await asyncio.sleep(HEALTH_S)
@@ -461,14 +453,13 @@ class RemoteGenerator(RequestLifecycle):
             backend.healthy = False
             backend.silent += lost
             if not lost or backend.silent >= _LOOKS:
-                backend.model = None
+                backend.facts = None
             if backend.silent >= _LOOKS:
                 _give_up(backend)
             return
-        was_used, others = self._takes_new(backend), differences(model, self.model)
-        is_news = backend.model is None or backend.agrees(self.model)
-        backend.healthy, backend.silent, backend.model = True, 0, model
-        backend.one_by_one = load.slots == 0
+        was_used, others = self._takes_new(backend), differences(model, self.facts)
+        is_news = backend.facts is None or backend.agrees(self.facts)
+        backend.healthy, backend.silent, backend.facts = True, 0, model
         backend.others = max(0, load.waiting + load.running - len(backend.streams))
         if others and is_news:
             log.warning("%s is not used: it draws with %s", backend.url, others)
@@ -481,8 +472,8 @@ class RemoteGenerator(RequestLifecycle):
         If no instance has the current model any more, take over the most frequent one. An instance
         that is silent for the first time counts only for the current model.
         """
-        own = _without_offers(self.model)
-        known = [(each, _without_offers(each.model)) for each in self._backends if each.model]
+        own = without_offers(self.facts)
+        known = [(each, without_offers(each.facts)) for each in self._backends if each.facts]
         counts = Counter(model for each, model in known if each.healthy or model == own)
         undecided = sum(each.undecided for each in self._backends)
         # A tie goes to a model that draws the same pictures, then to the one that comes first.
@@ -491,71 +482,34 @@ class RemoteGenerator(RequestLifecycle):
         gone = own not in counts and not undecided
         if most != own and (gone or 2 * counts[most] > counts.total() + undecided):
             self._take_over(most)
-        self.model = replace(self.model, **self._offers())
+        self.facts = self._merged(self.facts)
         for record in list(self._queue):
             try:
-                admission.check_loras(record.request, self.model)
+                admission.check_loras(record.request, self.facts)
             except RequestError as error:  # no instance has them any more
                 self._registry.end(record, error.kind, error.message)
 
-    def _take_over(self, model: Model) -> None:
+    def _take_over(self, facts: Facts) -> None:
         """Draw with another model from now on; end waiting requests that it cannot draw."""
-        replaced, self.model = self.model, model
-        self.model = replace(model, **self._offers())
-        others = differences(model, replaced) or "with other defaults"
+        replaced, self.facts = self.facts, facts
+        self.facts = self._merged(facts)
+        others = differences(facts, replaced) or "with other defaults"
         log.warning("The instances have changed their model: %s", others)
-        self._observer.watch(self.model, lambda: self.load)
+        self._observer.watch(self.facts, lambda: self.load)
         for record in list(self._queue):
             self._end_if_impossible(record)
 
-    def _offers(self) -> dict[str, Any]:
-        """Return the fields of `Model` that add up over all usable instances; {} without any."""
-        used = [each for each in self._backends if self._takes_new(each)]
-        models = [each.model for each in used if each.model]
-        if not models:
-            return {}
-        more = dict.fromkeys(size for model in models for size in model.more_sizes)
-        coming = dict.fromkeys(size for model in models for size in model.coming_sizes)
-        return {
-            "more_sizes": tuple(more),
-            "coming_sizes": tuple(size for size in coming if size not in more),
-            "loras": _all_loras(models),
-            "embeddings": _common_embeddings(models),
-            "live": all(model.live for model in models),
-            "takes_image": any(model.takes_image for model in models),
-        }
+    def _merged(self, facts: Facts) -> Facts:
+        """Return facts with what all usable instances offer; the same if there are none."""
+        used = [backend for backend in self._backends if self._takes_new(backend)]
+        return merged(facts, [backend.facts for backend in used if backend.facts])
 
 
-def _without_offers(model: Model) -> Model:
-    nothing: dict[str, Any] = {"more_sizes": (), "coming_sizes": (), "loras": (), "embeddings": ()}
-    return replace(model, **nothing, live=False, takes_image=False)
-
-
-def _all_loras(models: Sequence[Model]) -> tuple[Lora, ...]:
-    """Return the LoRAs of several instances; usable ones and earlier instances come first."""
-    every = [lora for model in models for lora in model.loras]
-    found: dict[str, Lora] = {}
-    for lora in sorted(every, key=lambda lora: bool(lora.doubled)):
-        found.setdefault(lora.name, lora)
-    return tuple(found[name] for name in sorted(found))
-
-
-def _common_embeddings(models: Sequence[Model]) -> tuple[Embedding, ...]:
-    """Return the embeddings that all instances have: prompts go to any of them."""
-    first, *others = (model.embeddings for model in models)
-    return tuple(each for each in first if all(each in other for other in others))
-
-
-def _has_all(its: Model, request: Request, model: Model) -> bool:
-    """Return whether an instance has the size and the LoRAs of a request, as `model` has them.
-
-    An instance that takes no pictures, such as an older one, has none for a request with a picture.
-    """
-    if request.size not in (None, *its.sizes):
+def _has_all(instance: Facts, request: Request, facts: Facts) -> bool:
+    """Return whether an instance has the size and the LoRAs of a request, as `facts` has them."""
+    if request.size not in (None, *instance.sizes):
         return False
-    if request.image is not None and not its.takes_image:
-        return False
-    here, there = model.usable_loras, its.usable_loras
+    here, there = facts.usable_loras, instance.usable_loras
     return all(
         name in there and (name not in here or there[name].digest == here[name].digest)
         for name in request.lora_weights

@@ -69,7 +69,7 @@ def build(
     mcp = McpServer(generator, accepted)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
-        title=f"{generator.model.family} on JAX",
+        title=f"{generator.facts.family} on JAX",
         docs_url=None,
         redoc_url=None,
         lifespan=lambda _: mcp.run(),

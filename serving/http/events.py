@@ -47,12 +47,12 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         body = await bodies.read(sender, schemas.GenerateBody)
         request = schemas.to_request(
             body,
-            generator.model,
+            generator.facts,
             visitor=keys.visitor(sender),
             address=address_of(sender),
             **schemas.generate_fields(body),
         )
-        opening = inputs.shared().added(request, body.take_input(), generator.model)
+        opening = inputs.shared().added(request, body.take_input(), generator.facts)
         request = await while_connected(sender, opening)
         give_back_body(sender.scope)
         await generator.submit(request)
@@ -105,7 +105,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         breaks, with their weights. The longest text counts, with the longest options of lists.
         """
         body = await bodies.read(sender, schemas.LengthBody)
-        steps = body.num_inference_steps or generator.model.num_inference_steps
+        steps = body.num_inference_steps or generator.facts.num_inference_steps
         asked = body.prompt, body.prompt_syntax, steps
         reading = _read(generator, address_of(sender), *asked)
         found, length = await while_connected(sender, reading)
@@ -124,7 +124,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     @routes.get("/model")
     async def model() -> dict[str, Any]:
         """Return the model that draws, and its load."""
-        return asdict(generator.model) | {"load": asdict(generator.load)}
+        return asdict(generator.facts) | {"load": asdict(generator.load)}
 
     return routes
 

@@ -22,8 +22,9 @@ from starlette.routing import Route
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
+from pipeline.facts import Facts
 from pipeline.request import MAX_IMAGES
-from serving.generator import Done, Error, Event, Generator, Image, Model, RequestError, Step
+from serving.generator import Done, Error, Event, Generator, Image, RequestError, Step
 from serving.http import schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
@@ -77,7 +78,7 @@ class McpServer:
     def __init__(self, generator: Generator, keys: ApiKeys) -> None:
         self._generator = generator
         self._keys = keys
-        self._server: Server[Any, HttpRequest] = Server(f"{generator.model.family} on JAX")
+        self._server: Server[Any, HttpRequest] = Server(f"{generator.facts.family} on JAX")
         self._server.list_tools()(self._list_tools)
         # `_call_tool` validates the arguments itself: its messages name the argument.
         self._server.call_tool(validate_input=False)(self._call_tool)
@@ -122,7 +123,7 @@ class McpServer:
             types.Tool(
                 name="generate",
                 title="Draw pictures",
-                description=_description(self._generator.model),
+                description=_description(self._generator.facts),
                 inputSchema=Arguments.model_json_schema(),
                 outputSchema=_OUTPUT,
                 annotations=types.ToolAnnotations(readOnlyHint=True, openWorldHint=False),
@@ -143,13 +144,13 @@ class McpServer:
             raise ValueError(first_fault(error.errors())[0]) from None
         request = schemas.to_request(
             body,
-            self._generator.model,
+            self._generator.facts,
             visitor=self._keys.visitor(sender),
             address=sender.client.host if sender.client else "",
             images=body.images,
             size=schemas.parse_size(body.size),
         )
-        request = await inputs.shared().added(request, body.take_input(), self._generator.model)
+        request = await inputs.shared().added(request, body.take_input(), self._generator.facts)
         await self._generator.submit(request)
         images: list[Image] = []
         left_out = ""
@@ -214,12 +215,12 @@ def _picture(image: Image) -> types.ImageContent:
     return types.ImageContent(type="image", data=data, mimeType="image/png")
 
 
-def _description(model: Model) -> str:
+def _description(facts: Facts) -> str:
     return (
-        f"Draws {model.images_per_request} pictures, {model.width}x{model.height} pixels each, "
-        f"from a description in English. The model is {model.name}. "
-        f"num_inference_steps is {model.num_inference_steps} unless given, "
-        f"and at most {model.max_inference_steps}. "
+        f"Draws {facts.images_per_request} pictures, {facts.width}x{facts.height} pixels each, "
+        f"from a description in English. The model is {facts.name}. "
+        f"num_inference_steps is {facts.num_inference_steps} unless given, "
+        f"and at most {facts.max_inference_steps}. "
         "The same seed and settings give the same pictures. "
         'For example: {"prompt": "a yellow moon", "seed": 7}'
     )

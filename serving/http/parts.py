@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from pipeline.facts import Facts, differences
 from pipeline.request import SETTINGS
 from pipeline.setting_kinds import Seed
 from serving.generator import (
@@ -14,10 +15,8 @@ from serving.generator import (
     Event,
     Generator,
     Image,
-    Model,
     Request,
     RequestError,
-    differences,
     new_id,
 )
 from serving.http.errors import as_refusal
@@ -60,7 +59,7 @@ def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:
 
 
 async def drawn(
-    generator: Generator, model: Model, parts: Sequence[Request], begun: AsyncGenerator[Event]
+    generator: Generator, facts: Facts, parts: Sequence[Request], begun: AsyncGenerator[Event]
 ) -> AsyncGenerator[Event]:
     """Yield the events of all parts, with the pictures numbered across the parts.
 
@@ -72,7 +71,7 @@ async def drawn(
     """
     done = 0
     for part in parts:
-        followed = await admitted(generator, part, model) if done else begun
+        followed = await admitted(generator, part, facts) if done else begun
         async with aclosing(followed) as events:
             async for event in events:
                 if isinstance(event, Error):
@@ -83,7 +82,7 @@ async def drawn(
         done += part.images or 0
 
 
-async def admitted(generator: Generator, part: Request, model: Model) -> AsyncGenerator[Event]:
+async def admitted(generator: Generator, part: Request, facts: Facts) -> AsyncGenerator[Event]:
     """Submit a later part of a call that began with `model`, and return its events.
 
     While there is no room for it, wait: a failure would lose the pictures already drawn.
@@ -94,7 +93,7 @@ async def admitted(generator: Generator, part: Request, model: Model) -> AsyncGe
     """
     until = time.monotonic() + PATIENCE_S
     while True:
-        if differences(generator.model, model):
+        if differences(generator.facts, facts):
             raise RequestError(Message(Code.REPLACED), ErrorKind.UNAVAILABLE)
         try:
             await generator.submit(part)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
+from pipeline.facts import Facts
 from pipeline.request import MAX_IMAGES, SETTINGS, with_own_names
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.setting_kinds import (
@@ -30,7 +31,6 @@ from serving.generator import (
     Error,
     Event,
     Image,
-    Model,
     Preview,
     Queued,
     Request,
@@ -172,7 +172,7 @@ class LengthBody(BaseModel):
     )
 
 
-def to_request(body: Body, model: Model, *, visitor: str, address: str, **others: Any) -> Request:
+def to_request(body: Body, facts: Facts, *, visitor: str, address: str, **others: Any) -> Request:
     """Return the request of a body; a seed that is None is chosen at random."""
     values = {}
     for name, setting in SETTINGS.items():
@@ -181,7 +181,7 @@ def to_request(body: Body, model: Model, *, visitor: str, address: str, **others
             value = setting.checked(value)
         if isinstance(setting, Timesteps):
             value = ",".join(map(str, value or ()))  # `admission` checks their order
-        values[name] = setting.absent_value(model) if value is None else _frozen(value)
+        values[name] = setting.absent_value(facts) if value is None else _frozen(value)
     return Request(**with_own_names(values), visitor=visitor, address=address, **others)
 
 

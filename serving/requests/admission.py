@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import InputError
+from pipeline.facts import Facts
 from pipeline.request import (
     TINY,
     GenerateRequest,
@@ -15,18 +16,12 @@ from pipeline.request import (
 from pipeline.resolve import all_loras, resolve
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from pipeline.text.prompt_syntax import MAX_TEXTS, texts_of
-from serving.generator import (
-    MAX_CHARACTERS,
-    ErrorKind,
-    Model,
-    Request,
-    RequestError,
-)
+from serving.generator import MAX_CHARACTERS, ErrorKind, Request, RequestError
 from serving.messages import Code, Message, Param
 from serving.requests.blocked_words import BlockedWords
 
 
-def expand(request: Request, model: Model) -> Request:
+def expand(request: Request, facts: Facts) -> Request:
     """Resolve a request for a model, a live one as the quickest that the model draws.
 
     Raises:
@@ -34,53 +29,53 @@ def expand(request: Request, model: Model) -> Request:
             too many LoRAs.
     """
     if request.live:
-        request = _as_live(request, model)
-    known = list(model.recipe_names)
+        request = _as_live(request, facts)
+    known = list(facts.recipe_names)
     if request.recipe not in ("", *known):
         if known:
             raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=known)
         raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
     try:
-        return resolve(request, model, has_image=request.image is not None)
+        return resolve(request, facts, has_image=request.image is not None)
     except InputError as error:
         count = len(all_loras(request)) + (request.recipe != "")
         params: dict[str, Param] = {"count": count, "limit": MAX_LORAS}
         raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="loras") from error
 
 
-def _as_live(request: Request, model: Model) -> Request:
+def _as_live(request: Request, facts: Facts) -> Request:
     """Return a live request for a single picture by the quickest way that the model has."""
-    if not model.live or model.live_recipe is None:
+    if not facts.live or facts.live_recipe is None:
         raise RequestError(Message(Code.NOT_LIVE), field="live")
-    decoder = request.decoder if model.tiny_vae is None else TINY
-    return replace(request, images=1, recipe=model.live_recipe, decoder=decoder)
+    decoder = request.decoder if facts.tiny_vae is None else TINY
+    return replace(request, images=1, recipe=facts.live_recipe, decoder=decoder)
 
 
-def check_fields(request: Request, model: Model) -> None:
+def check_fields(request: Request, facts: Facts) -> None:
     """Check that `model` can draw a request, whatever its words.
 
     Raises:
         RequestError: for the first field that cannot be used; the message says what would be right.
     """
-    images = model.images_per_request if request.images is None else request.images
-    _check_range("images", images, 1, model.images_per_request)
+    images = facts.images_per_request if request.images is None else request.images
+    _check_range("images", images, 1, facts.images_per_request)
     for field in ("prompt", "negative_prompt"):
         _check_texts(field, getattr(request, field), images)
     # A picture can be varied without words.
     if request.image is None and any(not text.strip() for text in _texts(request.prompt)):
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
-    for fault in faults(request, model):
+    for fault in faults(request, facts):
         code = Code(fault.code)
         value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
-        refused = dict(model.refused_schedulers) if fault.setting.name == "scheduler" else {}
+        refused = dict(facts.refused_schedulers) if fault.setting.name == "scheduler" else {}
         if reason := refused.get(value):
             raise _wrong(Code.UNFIT_SCHEDULER, fault.setting.name, value=value, reason=reason)
         raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
-    for misfit in misfits(request, model.scheduler):
+    for misfit in misfits(request, facts.scheduler):
         raise _misfit(misfit)
-    check_input(request, model)
-    check_size(request, model)
-    check_loras(request, model)
+    check_input(request, facts)
+    check_size(request, facts)
+    check_loras(request, facts)
 
 
 def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:
@@ -104,46 +99,44 @@ def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")
 
 
-def check_input(request: Request, model: Model) -> None:
+def check_input(request: Request, facts: Facts) -> None:
     """Check that a model can draw from the picture and the mask of a request, or without them.
 
     Raises:
         RequestError: if one is missing, or cannot be used; the message says which.
     """
-    if request.image is not None and not model.takes_image:
-        raise _wrong(Code.NOT_FROM_PICTURES, "image")
-    if model.needs_mask and request.mask is None:
+    if facts.needs_mask and request.mask is None:
         raise _wrong(Code.MASK_NEEDED, "image" if request.image is None else "mask")
-    if model.needs_image and request.image is None:
+    if facts.needs_image and request.image is None:
         raise _wrong(Code.IMAGE_NEEDED, "image")
     for field, other in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
         if getattr(request, field) is not None and getattr(request, other) is None:
             raise _wrong(Code.WITHOUT, field, other=other)
-    if not request.evaluations(model.scheduler):
+    if not request.evaluations(facts.scheduler):
         low = math.ceil(1000 / request.steps) / 1000
         raise _wrong(Code.OUT_OF_RANGE, "strength", value=request.strength, low=low, high=1)
 
 
-def check_size(request: Request, model: Model) -> None:
+def check_size(request: Request, facts: Facts) -> None:
     """Check that a model draws in the size of a request.
 
     Raises:
         RequestError: if it does not, or not yet.
     """
-    if request.size not in (None, *model.sizes):
-        value, *choices = (f"{width}x{height}" for width, height in (request.size, *model.sizes))
-        coming = request.size in model.coming_sizes
+    if request.size not in (None, *facts.sizes):
+        value, *choices = (f"{width}x{height}" for width, height in (request.size, *facts.sizes))
+        coming = request.size in facts.coming_sizes
         code = Code.NOT_READY if coming else Code.UNKNOWN_CHOICE
         raise _wrong(code, "size", value=value, choices=choices)
 
 
-def check_loras(request: Request, model: Model) -> None:
+def check_loras(request: Request, facts: Facts) -> None:
     """Check that a model has the LoRAs of a request.
 
     Raises:
         RequestError: for the first one that it has not, or that several files could be.
     """
-    known = {lora.name: lora for lora in model.loras}
+    known = {lora.name: lora for lora in facts.loras}
     for name in parse_loras(request.loras):
         if name not in known:
             raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")

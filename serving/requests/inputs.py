@@ -15,10 +15,11 @@ from anyio.lowlevel import RunVar
 from PIL import Image, ImageChops
 
 from pipeline.errors import InputError
+from pipeline.facts import Facts
 from pipeline.images import inputs
 from pipeline.images.opening import open_picture
 from pipeline.images.png import encode_png
-from serving.generator import Model, Request, RequestError
+from serving.generator import Request, RequestError
 from serving.messages import Code, Message, Param
 from serving.requests.admission import check_fields, expand
 from serving.requests.workers import Workers
@@ -67,7 +68,7 @@ class Inputs:
         # One thread bounds the memory, and leaves processors to the drawing.
         self._thread = Workers(1, MOST_OPENING, MOST_OPENING_EACH, Code.TOO_MANY_UPLOADS)
 
-    async def added(self, request: Request, given: Input, model: Model) -> Request:
+    async def added(self, request: Request, given: Input, facts: Facts) -> Request:
         """Return a request with the pictures that a client gave.
 
         All its fields are checked first, because they cost nothing.
@@ -79,8 +80,8 @@ class Inputs:
             if given.mask is not None:
                 raise _wrong(Code.WITHOUT, "mask", other="image")
             return request
-        check_fields(expand(_with_any_files(request, given), model), model)
-        sizes = (request.size,) if request.size else model.sizes
+        check_fields(expand(_with_any_files(request, given), facts), facts)
+        sizes = (request.size,) if request.size else facts.sizes
         work = partial(_opened, request, given, sizes if given.any_size else sizes[:1])
         try:
             return await self._thread.run(request.address, work)

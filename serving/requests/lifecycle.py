@@ -10,18 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 
+from pipeline.facts import Facts
 from pipeline.text.prompt_syntax import PLAIN
-from serving.generator import (
-    ErrorKind,
-    Event,
-    Length,
-    Load,
-    Model,
-    Queued,
-    Request,
-    RequestError,
-    Started,
-)
+from serving.generator import ErrorKind, Event, Length, Load, Queued, Request, RequestError, Started
 from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
@@ -69,8 +60,8 @@ class RequestLifecycle(ABC):
     All methods run on one event loop.
     """
 
-    def __init__(self, model: Model, limits: Limits, rates: RateLimits, observer: Observer) -> None:
-        self.model = model
+    def __init__(self, facts: Facts, limits: Limits, rates: RateLimits, observer: Observer) -> None:
+        self.facts = facts
         self._max_waiting = limits.max_waiting
         self._blocked = limits.blocked
         self._rates = rates
@@ -93,7 +84,7 @@ class RequestLifecycle(ABC):
         self._far_changed = False  # whether the others are to be told theirs
         self._telling: asyncio.Task[None] | None = None  # tells them
         self._closing = False
-        observer.watch(model, lambda: self.load)
+        observer.watch(facts, lambda: self.load)
 
     # --- for the subclass to define ---
 
@@ -166,9 +157,9 @@ class RequestLifecycle(ABC):
     async def submit(self, request: Request) -> None:
         """See `serving.generator.Generator.submit`."""
         try:
-            request = expand(request, self.model)
+            request = expand(request, self.facts)
             self._check_id(request)
-            check_fields(request, self.model)
+            check_fields(request, self.facts)
             self._check_room(request)
             read = partial(check_words, request, self._blocked)
             await self._readers.run(request.address, read)
@@ -439,11 +430,11 @@ class RequestLifecycle(ABC):
 
     def _evaluations(self, record: Record) -> int:
         """Return how often the network is evaluated for each picture of a request."""
-        return record.request.evaluations(self.model.scheduler)
+        return record.request.evaluations(self.facts.scheduler)
 
     def _pictures(self, request: Request) -> int:
         """Return the number of pictures of a request."""
-        return request.images or self.model.images_per_request
+        return request.images or self.facts.images_per_request
 
     def _observe_pace(self, record: Record, seconds: float) -> None:
         """Learn from a picture that was drawn to the end in this time.

@@ -51,7 +51,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> float:
 
 def test_four_devices_draw_the_picture_of_one(pipe: SDXLPipeline, alone: SDXLPipeline) -> None:
     """Whatever is asked for, nothing compiles."""
-    assert pipe.num_devices == 4
+    assert pipe.facts.num_devices == 4
     assert pipe._compiled.mesh.shape == {"guidance": 2, "images": 1, "rows": 2}
     picture = np.random.default_rng(0).random((16, 16, 3), np.float32)
     mask = np.zeros((16, 16), np.float32)

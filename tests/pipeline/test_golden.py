@@ -252,7 +252,7 @@ def test_sample_without_guidance(start: Callable[..., SDXLPipeline], name: str) 
 def test_an_embedded_guidance_scale_is_data(start: Callable[..., SDXLPipeline]) -> None:
     """It takes no second prediction, and the negative prompt has no effect."""
     pipe = start(CONSISTENCY)
-    assert (pipe.num_inference_steps, pipe.guidance_scale) == (4, 8.0)  # of its recipe
+    assert (pipe.facts.num_inference_steps, pipe.facts.guidance_scale) == (4, 8.0)  # of its recipe
     with CompilationCount() as count:
         check_sample(pipe, CONSISTENCY, "negative", negative_prompt="a", guidance_scale=5.0)
         check_sample(pipe, CONSISTENCY, "unguided", guidance_scale=1.0)

@@ -388,7 +388,7 @@ def test_measure_reads_the_syntax(pipe: SDXLPipeline) -> None:
     # The longest text of a run counts, and the longest option of a list.
     assert tokens("a [red:big blue:10]", 12) == pipe.measure("a big blue").tokens
     assert tokens("a [red:big blue:10]", 9) == pipe.measure("a red").tokens
-    before_the_end = pipe.num_inference_steps - 1
+    before_the_end = pipe.facts.num_inference_steps - 1
     assert tokens(f"a [red:big blue:{before_the_end}]") == pipe.measure("a big blue").tokens
     assert tokens("a {red|big blue}") == pipe.measure("a big blue").tokens
     with pytest.raises(InputError, match="prompt_syntax is 'compel'"):
@@ -423,7 +423,7 @@ def test_previews(pipe: SDXLPipeline) -> None:
 def test_the_default_step_count(pipe: SDXLPipeline) -> None:
     steps: list[int] = []
     pipe.generate("a star", on_step=lambda step, *_: steps.append(step))
-    assert len(steps) == pipe.num_inference_steps == 3
+    assert len(steps) == pipe.facts.num_inference_steps == 3
 
 
 def test_cancelled_before_the_first_step(pipe: SDXLPipeline) -> None:
@@ -497,7 +497,7 @@ def test_another_size(pipe: SDXLPipeline) -> None:
     assert [image.size for image in wide.images] == [(24, 16)] * 4
     found = metadata.from_text(wide.images[0].info[metadata.KEY])
     assert (found.width, found.height) == (24, 16)
-    assert (pipe.width, pipe.height) == (16, 16)
+    assert (pipe.facts.width, pipe.facts.height) == (16, 16)
     with pytest.raises(InputError, match=r"the size is 8x16; expected one of 16x16, 24x16"):
         pipe.generate("a star", width=8)
 
@@ -621,10 +621,17 @@ def test_settings_inside_every_picture(pipe: SDXLPipeline, tmp_path: Path) -> No
 
 
 def test_a_pipeline_describes_itself(pipe: SDXLPipeline) -> None:
-    assert (pipe.model, pipe.revision) == ("checkpoint", None)
-    assert (pipe.height, pipe.width, pipe.images_per_request) == (SIZE, SIZE, 4)
-    assert (pipe.device_kind, pipe.num_devices, pipe.max_inference_steps) == ("cpu", 1, 50)
-    assert (pipe.scheduler, pipe.version) == ("euler", f"jax {jax.__version__}, float32")
+    assert (pipe.facts.name, pipe.facts.revision) == ("checkpoint", None)
+    assert (pipe.facts.height, pipe.facts.width, pipe.facts.images_per_request) == (SIZE, SIZE, 4)
+    assert (pipe.facts.device, pipe.facts.num_devices, pipe.facts.max_inference_steps) == (
+        "cpu",
+        1,
+        50,
+    )
+    assert (pipe.facts.scheduler, pipe.facts.version) == (
+        "euler",
+        f"jax {jax.__version__}, float32",
+    )
     assert pipeline.SDXLPipeline is SDXLPipeline
 
 
@@ -986,7 +993,7 @@ def test_other_size_and_precision(
             dtype=dtype,
             devices=jax.devices()[:1],
         )
-    assert pipe.version.endswith(", bfloat16")
+    assert pipe.facts.version.endswith(", bfloat16")
     for stage in ("loaded unet", "compiled step", "warmed up"):
         assert any(message.startswith(stage) for message in caplog.messages)
     result = pipe.generate("a star", output_type="np").images

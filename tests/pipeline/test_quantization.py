@@ -221,7 +221,7 @@ def test_its_pictures_are_near_the_exact_ones_and_say_so(pipe: SDXLPipeline) -> 
     exact = shared_pipeline(1)
     ours, right = draw(pipe), draw(exact)
     assert 0 < np.abs(ours - right).mean() < 0.1 * np.abs(right).mean()
-    assert pipe.version == f"{exact.version}, int8"
+    assert pipe.facts.version == f"{exact.facts.version}, int8"
     [picture], [other] = (draw(each, "pil", images=1) for each in (pipe, exact))
     assert metadata.from_text(picture.info[metadata.KEY]).quantization == INT8
     assert "Quantization" not in other.info[metadata.KEY]

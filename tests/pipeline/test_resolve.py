@@ -1,23 +1,20 @@
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
+from pipeline.facts import Facts, LoraFacts
 from pipeline.request import GenerateRequest
 from pipeline.resolve import resolve, with_named_loras
-from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+from pipeline.schedulers.recipes import find_lora_recipes
+from tests.models import MODEL
 
 [RECIPE] = find_lora_recipes(["sdxl_lightning_4step_lora"], "Stable Diffusion XL")
 
 
-@dataclass(frozen=True)
-class Model:
-    recipes: tuple[LoraRecipe, ...] = (RECIPE,)
-    refiner: str | None = None
-    distilled: bool = False
+QUICK = replace(MODEL, loras=(LoraFacts(RECIPE.lora, RECIPE.lora),))
 
 
 def test_prompts_name_loras():
@@ -51,28 +48,34 @@ requests = st.builds(
     strength=st.sampled_from([None, 0.3]),
     denoising_end=st.sampled_from([None, 0.5, 1.0]),
 )
-models = st.builds(Model, refiner=st.sampled_from([None, "refiner"]), distilled=st.booleans())
+models = st.builds(
+    lambda **changes: replace(QUICK, **changes),
+    refiner=st.sampled_from([None, "refiner"]),
+    distilled=st.booleans(),
+)
 
 
 @given(requests, models, st.booleans())
-def test_a_resolved_request_resolves_to_itself(ask: GenerateRequest, model: Any, has_image: bool):
+def test_a_resolved_request_resolves_to_itself(ask: GenerateRequest, model: Facts, has_image: bool):
+    if model.distilled:
+        ask = replace(ask, recipe="")
     resolved = resolve(ask, model, has_image=has_image)
     assert resolve(resolved, model, has_image=has_image) == resolved
 
 
 def test_few_steps_are_not_refined():
     quick, ask = GenerateRequest("a fox", recipe=RECIPE.name), GenerateRequest("a fox")
-    refined = Model(refiner="refiner")
+    refined = replace(QUICK, refiner="refiner")
     assert resolve(quick, refined, has_image=False).denoising_end == 1
     assert resolve(ask, replace(refined, distilled=True), has_image=False).denoising_end == 1
     assert resolve(ask, refined, has_image=False).denoising_end is None
-    assert resolve(quick, Model(), has_image=False).denoising_end is None
+    assert resolve(quick, QUICK, has_image=False).denoising_end is None
     chosen = resolve(replace(quick, denoising_end=0.5), refined, has_image=False)
     assert chosen.denoising_end == 0.5
 
 
 def test_a_picture_to_start_from_has_a_strength():
     ask = GenerateRequest("a fox")
-    assert resolve(ask, Model(), has_image=True).strength == 0.8
-    assert resolve(ask, Model(), has_image=False).strength is None
-    assert resolve(replace(ask, strength=0.3), Model(), has_image=True).strength == 0.3
+    assert resolve(ask, QUICK, has_image=True).strength == 0.8
+    assert resolve(ask, QUICK, has_image=False).strength is None
+    assert resolve(replace(ask, strength=0.3), QUICK, has_image=True).strength == 0.3

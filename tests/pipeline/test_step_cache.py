@@ -69,7 +69,7 @@ def by_hand(pipe: SDXLPipeline, interval: int, guided: int) -> np.ndarray:
         GenerateRequest(PROMPT, "a ring", seed=7, num_inference_steps=STEPS), images=1
     )
     run, start = pipe._compiled, drawing.start
-    both = encoded(run, np.repeat(start.input_ids[0], pipe.images_per_request, axis=1))
+    both = encoded(run, np.repeat(start.input_ids[0], pipe.facts.images_per_request, axis=1))
     contexts = [jax.tree.map(lambda leaf, half=half: leaf[half, :1], both) for half in range(2)]
     deep, shallow = parts()
     table = drawing.schedule.table

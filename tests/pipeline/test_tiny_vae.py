@@ -50,7 +50,7 @@ def test_previews_and_pictures_compile_nothing(pipe: SDXLPipeline) -> None:
         )
         full = pipe.generate(PROMPT, output_type="np", decoder="full")
     assert count.value == 0
-    assert pipe.tiny_vae == "tiny_vae"
+    assert pipe.facts.tiny_vae == "tiny_vae"
     assert tiny.images.shape == full.images.shape
     assert np.abs(tiny.images - full.images).max() > 0.01
     # Two preview pixels per latent pixel, along each side.

@@ -89,7 +89,7 @@ def use_scheduler(loaded: Loaded, name: str) -> None:
 def pictures(rng: np.random.Generator, loaded: Loaded) -> tuple[np.ndarray, ...]:
     """Return noise `[B, h, w, C]`, pictures `[B, H, W, 3]` and masks `[B, H, W]`."""
     noise = rng.standard_normal((IMAGES, *loaded.ours._compiled.latents_shape), np.float32)
-    shape = IMAGES, loaded.ours.height, loaded.ours.width
+    shape = IMAGES, loaded.ours.facts.height, loaded.ours.facts.width
     images = rng.uniform(size=(*shape, 3)).astype(np.float32)
     masks = np.zeros(shape, np.float32)
     masks[0, 3:-4, : shape[2] // 2] = 1

@@ -44,7 +44,7 @@ def grey(side: int = 16) -> io.BytesIO:
 
 
 def test_it_draws(site: Site, options: dict[str, str]):
-    size = site.pipe.width, site.pipe.height
+    size = site.pipe.facts.width, site.pipe.facts.height
     answer = litellm.image_generation("a yellow moon", n=2, **options, **SEED)
     assert drawn(answer) == [size, size]
     call = site.pipe.calls[-1]

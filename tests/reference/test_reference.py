@@ -236,7 +236,7 @@ def test_guidance_inside_the_unet(
 
 def test_samples_by_schedulers_of_requests(drawn: Drawn, pipe: SDXLPipeline) -> None:
     own = drawn.theirs.scheduler
-    for name in drawn.rng.choice(pipe.schedulers, 2, replace=False).tolist():
+    for name in drawn.rng.choice(pipe.facts.schedulers, 2, replace=False).tolist():
         kind = SCHEDULERS[name]
         supported = {key: kind.supported[key][0] for key in kind.own_defaults}
         other = getattr(diffusers, kind.name).from_config(own.config, **kind.implied, **supported)

@@ -135,7 +135,7 @@ def site(pipe: SDXLPipeline, request: pytest.FixtureRequest) -> Iterator[Site]:
         if request.param == "here":
             yield behind
             return
-        front = RemoteGenerator(Client(), [behind.url], generator.model, Limits(), none, Observer())
+        front = RemoteGenerator(Client(), [behind.url], generator.facts, Limits(), none, Observer())
         with serve(generator=front, passes_on=True) as site:
             yield site
 

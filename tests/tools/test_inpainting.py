@@ -61,7 +61,7 @@ def test_the_bundled_loras_change_the_masked_part_alone(pipe: SDXLPipeline) -> N
             _prompt(scene), image=image, mask=mask, strength=1, output_type="np", **given
         ).images[0]
 
-    [recipe] = pipe.recipes
+    [recipe] = pipe.facts.recipes
     quick = {"recipe": recipe.name, "num_inference_steps": None}
     every: list[dict[str, Any]] = [{}, quick, *({"loras": {name: 1.0}} for name in bundled())]
     found = [drawn(**each) for each in every]

@@ -2,15 +2,12 @@
 
 import pytest
 
-from serving.generator import Model
+from tests.models import MODEL
 from ui import draft
 from ui.form import Fields
 from ui.model_kind import Kind
 from ui.styles import styles_for
 
-MODEL = Model(
-    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
-)
 POSSIBLE = draft._possible(MODEL, styles_for(Kind.SDXL))
 
 

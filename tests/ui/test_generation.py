@@ -31,7 +31,6 @@ from serving.generator import (
     Image,
     Length,
     Load,
-    Model,
     Preview,
     Queued,
     Request,
@@ -40,6 +39,7 @@ from serving.generator import (
     Step,
 )
 from serving.messages import Code, Message, untranslated
+from tests import models
 from ui import form, generation, i18n, page, status
 from ui.examples import examples_for, surprise
 from ui.form import Fields, Visitor
@@ -54,9 +54,7 @@ BLANK = "Enter a prompt first."
 BROKEN = "Something went wrong. Try again."
 
 ROOT = Path(__file__).parents[2]
-MODEL = Model(
-    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion", True, "euler", ""
-)
+MODEL = replace(models.MODEL, family="Stable Diffusion", safety_checker=True)
 CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
 SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
 VALUES: dict[str, Any] = {
@@ -97,7 +95,7 @@ def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
 class StandIn:
     """A generator that draws nothing, but records its requests."""
 
-    model = MODEL
+    facts = MODEL
     load = Load(0, 0, 3, accepting=True)
     stuck = at_work = False
 
@@ -124,7 +122,7 @@ class StandIn:
     async def measure(
         self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
     ) -> Length | None:
-        texts = texts_of(prompt, prompt_syntax, steps or self.model.num_inference_steps)
+        texts = texts_of(prompt, prompt_syntax, steps or self.facts.num_inference_steps)
         words = max(map(str.split, texts), key=len)
         return Length(2 + len(words), 77, " ".join(words[75:])) if words[:1] != ["away"] else None
 
@@ -506,7 +504,7 @@ def test_a_blurred_picture_says_so():
 @pytest.mark.parametrize("family", ["Stable Diffusion", "Stable Diffusion XL"])
 def test_the_title_names_the_models_family(family: str):
     stand_in = StandIn()
-    stand_in.model = replace(MODEL, family=family)
+    stand_in.facts = replace(MODEL, family=family)
     page = build_page(stand_in)
     assert page.title == f"{family} on JAX"
     header = next(block for block in page.blocks.values() if block.elem_id == "header")
@@ -729,7 +727,6 @@ def test_programs_upload_a_picture_which_is_deleted(served_folder: Path):
     upload.parent.mkdir()
     Pillow.new("RGB", (8, 8), "red").save(upload)
     stand_in = StandIn()
-    stand_in.model = replace(MODEL, takes_image=True)
     program = Drawing(stand_in, Kind.MINIATURE).for_programs
     asyncio.run(program(SENDER, "a red star", strength=0.5, image={"path": str(upload)}))
     (asked,) = stand_in.asked

@@ -6,15 +6,12 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from serving.generator import Model
+from tests.models import MODEL
 from ui import i18n, link
 from ui.form import Fields
 from ui.model_kind import Kind
 from ui.styles import NONE, styles_for
 
-MODEL = Model(
-    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
-)
 STYLES = styles_for(Kind.SDXL)
 USUAL = Fields(
     prompt="", style=NONE, negative_prompt="", guidance_scale=5.0, steps=25, randomise=True, seed=0

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from serving.generator import Lora
+from pipeline.facts import LoraFacts
 from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
@@ -25,13 +25,13 @@ Test = Callable[[FastAPI, FakePipeline], Awaitable[None]]
 
 def run(test: Test, *, held: bool = False) -> None:
     pipe = FakePipeline(held=held)
-    pipe.recipe = "quick"  # type: ignore[assignment]
+    pipe.facts = replace(pipe.facts, distilled=True)
 
     async def whole() -> None:
         rates = RateLimits(None, None)
         made = LocalGenerator(pipe.as_pipeline(), Limits(), rates, Observer(), live="on")
         await made.open()
-        await until(lambda: made.model.live)
+        await until(lambda: made.facts.live)
         app = FastAPI()
         live.connect(app, made)
         async with closing(made, pipe):
@@ -58,7 +58,7 @@ def test_a_picture_of_what_is_typed():
         [call] = pipe.calls
         assert "a star" in call["prompt"]
         assert call["prompt"] != "a star"  # the style's words are around it
-        assert (call["seed"], call["num_inference_steps"]) == (7, pipe.num_inference_steps)
+        assert (call["seed"], call["num_inference_steps"]) == (7, pipe.facts.num_inference_steps)
 
     run(test)
 
@@ -125,6 +125,6 @@ def test_a_page_that_turns_to_the_next_picture_stops_the_drawing():
     ],
 )
 def test_the_recipe_of_about_four_steps_draws_them(files: list[str], recipe: str | None):
-    loras = tuple(Lora(name, name) for name in files)
+    loras = tuple(LoraFacts(name, name) for name in files)
     assert replace(MODEL, loras=loras).live_recipe == recipe
     assert replace(MODEL, loras=loras, distilled=True).live_recipe == ""

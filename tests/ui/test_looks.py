@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
-from serving.generator import Lora, Request, RequestError
+from serving.generator import Request, RequestError
 from serving.messages import Code
 from tests.serving.generators.test_remote import MODEL
 from ui import form, i18n, link, looks
@@ -14,7 +15,10 @@ from ui.form import Fields, Visitor
 from ui.model_kind import Kind
 from ui.styles import styles_for
 
-LORAS = (Lora("pixel", "Pixel art", pictured=True), Lora("x", "x", doubled=("a/x", "b/x")))
+LORAS = (
+    LoraFacts("pixel", "Pixel art", pictured=True),
+    LoraFacts("x", "x", doubled=("a/x", "b/x")),
+)
 HERE = replace(MODEL, loras=LORAS)
 STYLES = styles_for(Kind.SDXL)
 

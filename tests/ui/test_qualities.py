@@ -5,21 +5,21 @@ from dataclasses import replace
 import gradio as gr
 import pytest
 
-from serving.generator import Lora, Model
+from pipeline.facts import Facts, LoraFacts
 from tests.ui.test_settings import MODEL
 from ui import form, i18n
 from ui.model_kind import kind_of
 from ui.styles import styles_for
 
 
-def qualities(model: Model) -> gr.Dropdown:
+def qualities(facts: Facts) -> gr.Dropdown:
     with gr.Blocks():
-        return form.create(model, styles_for(kind_of(model)), gr.Textbox()).parts["recipe"]
+        return form.create(facts, styles_for(kind_of(facts)), gr.Textbox()).parts["recipe"]
 
 
 def test_without_a_recipe_there_is_no_choice() -> None:
     assert not qualities(MODEL).visible
-    distilled = replace(MODEL, loras=(Lora("lcm-lora-sdxl", "LCM"),), distilled=True)
+    distilled = replace(MODEL, loras=(LoraFacts("lcm-lora-sdxl", "LCM"),), distilled=True)
     assert not qualities(distilled).visible
 
 
@@ -33,7 +33,7 @@ def test_without_a_recipe_there_is_no_choice() -> None:
     ],
 )
 def test_the_choice_names_steps_and_method(language: str, best: str, quick: str) -> None:
-    loras = (Lora("pixel", "Pixel"), Lora("sdxl_lightning_4step_lora", "Lightning"))
+    loras = (LoraFacts("pixel", "Pixel"), LoraFacts("sdxl_lightning_4step_lora", "Lightning"))
     with i18n.speaking(language):
         choice = qualities(replace(MODEL, loras=loras))
     assert choice.visible

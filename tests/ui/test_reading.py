@@ -8,8 +8,9 @@ from urllib.parse import parse_qsl
 
 import pytest
 
+from pipeline.facts import LoraFacts
 from pipeline.text.prompt_syntax import PLAIN
-from serving.generator import Length, Lora
+from serving.generator import Length
 from serving.requests.readers import MOST_READING_EACH
 from tests.ui.test_generation import MODEL, StandIn
 from ui import form, i18n, link, reading
@@ -138,9 +139,9 @@ def test_each_line_is_read():
 def test_the_steps_are_those_of_the_request():
     assert read("[a:b:0.5]", steps=10) == "Read as: steps 1–5: a · steps 6–10: b"
     assert read("[a:b:0.5]", timesteps="999,500") == "Read as: step 1: a · step 2: b"
-    model = replace(MODEL, loras=(Lora("lcm-lora-sdxl", "LCM"),), family="Stable Diffusion XL")
+    model = replace(MODEL, loras=(LoraFacts("lcm-lora-sdxl", "LCM"),), family="Stable Diffusion XL")
     generator = StandIn()
-    generator.model = model
+    generator.facts = model
     (recipe,) = model.recipe_names
     said, _ = told("[a:b:0.5]", generator, recipe=recipe)
     assert "steps 3–4: b" in said

@@ -122,7 +122,6 @@ def damaged(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: picture(path, None), i18n.NO_SETTINGS_IN_PICTURE),
         (lambda path: picture(path, "<script>alert(1)</script>"), i18n.UNREADABLE_SETTINGS),
         (
             lambda path: picture(path, "x\nSteps: many, Seed: 1, Size: 1x1"),

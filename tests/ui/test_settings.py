@@ -7,17 +7,15 @@ import gradio as gr
 import pytest
 
 from pipeline import metadata
+from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
-from serving.generator import Lora, Model, Request, RequestError
+from serving.generator import Request, RequestError
+from tests.models import MODEL
 from ui import form, i18n, settings
 from ui.form import Fields, Visitor
 from ui.model_kind import Kind
 from ui.styles import NONE, styles_for
 
-MODEL = Model(
-    *("org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False),
-    *("euler", ""),
-)
 MADE_HERE = Settings(
     "a star",
     "dull",
@@ -152,7 +150,7 @@ def test_an_unfinished_picture_names_the_sampler_that_was_used():
 
 
 def test_an_unfinished_picture_has_the_settings_of_its_recipe():
-    model = replace(MODEL, loras=(Lora("lcm-lora-sdxl", "LCM"),))
+    model = replace(MODEL, loras=(LoraFacts("lcm-lora-sdxl", "LCM"),))
     found = settings.of_request(Request("a star", recipe="lcm", num_inference_steps=25), 0, model)
     assert (found.recipe, found.scheduler, found.loras) == (None, "lcm", "lcm-lora-sdxl:1")
     assert (found.num_inference_steps, found.guidance_scale) == (4, 1.0)

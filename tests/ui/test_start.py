@@ -26,12 +26,12 @@ from ui.pictures.saved import Picture
 from ui.start import Start
 from ui.styles import styles_for
 
-HERE = replace(MODEL, takes_image=True, more_sizes=((384, 256),))
+HERE = replace(MODEL, more_sizes=((384, 256),))
 GONE = i18n.translate(Message(Code.INPUT_GONE))
 
 
 class FromPictures(StandIn):
-    model = HERE
+    facts = HERE
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +187,6 @@ SIZED = replace(HERE, more_sizes=((384, 256), (512, 512), (1024, 1024)))
         ((1024, 1024), {}, None),
         ((384, 256), {}, None),
         ((None, None), {}, None),
-        ((256, 256), {"takes_image": False}, None),
         ((256, 256), {"needs_mask": True}, None),
     ],
 )
@@ -206,7 +205,7 @@ def enlarged(stand_in: StandIn, pictures: list[Picture], key: str) -> list[Updat
 
 
 class Sized(FromPictures):
-    model = SIZED
+    facts = SIZED
 
 
 def test_a_finished_picture_is_drawn_again_in_a_larger_size():
@@ -254,14 +253,9 @@ def test_settings_of_such_a_picture_say_that_it_is_needed():
     assert form.as_fields(replace(made, strength=None), HERE)[1] == []
 
 
-def test_a_picture_without_settings_is_only_wrong_where_none_can_be_used(uploads: Path):
-    def found(*, needed: bool) -> object:
-        file = uploaded(uploads, f"{needed}", Image.new("RGB", (8, 8)))
-        styles = styles_for(Kind.SDXL)
-        return restore._of_picture(file, styles, needed=needed)[0]
-
-    assert found(needed=False) == ""
-    assert i18n.NO_SETTINGS_IN_PICTURE in str(found(needed=True))
+def test_a_picture_without_settings_is_no_mistake(uploads: Path):
+    file = uploaded(uploads, "image", Image.new("RGB", (8, 8)))
+    assert restore._of_picture(file, styles_for(Kind.SDXL))[0] == ""
 
 
 def test_the_tools_are_served_under_an_address_of_their_own():
@@ -282,26 +276,10 @@ def test_the_tools_are_served_under_an_address_of_their_own():
     assert client.get(f"/{address.replace('tools.js', 'other.js')}").status_code == 404
 
 
-@pytest.mark.parametrize(("takes_image", "shown"), [(True, True), (False, False)])
-def test_a_model_that_takes_no_pictures_offers_to_restore_alone(takes_image: bool, shown: bool):
-    class Here(StandIn):
-        model = replace(MODEL, takes_image=takes_image)
-
-    page = build_page(Here(), programs=False)
-    parts = {
-        each["props"].get("elem_id"): each["props"] for each in page.get_config_file()["components"]
-    }
-    assert parts["use-picture"]["visible"] is shown
-    assert (parts["start"]["visible"] is True) is shown
-    label = i18n.START_PICTURE if shown else i18n.RESTORE_PICTURE
-    assert parts["restore-picture"]["label"] == label
-    assert ("data-starts" in parts["header"]["value"]) is shown
-
-
 @pytest.mark.parametrize("needs_mask", [True, False])
 def test_a_model_that_needs_a_mask_begins_with_the_panel_of_pictures(needs_mask: bool):
     class Here(StandIn):
-        model = replace(HERE, needs_mask=needs_mask)
+        facts = replace(HERE, needs_mask=needs_mask)
 
     page = build_page(Here(), programs=False)
     parts = {

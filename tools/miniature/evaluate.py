@@ -107,7 +107,7 @@ def draw_pictures(
 
     The number of prompts is a multiple of `pipe.images_per_request`.
     """
-    batch = pipe.images_per_request
+    batch = pipe.facts.images_per_request
     parts = []
     for start in range(0, len(prompts), batch):
         part = list(prompts[start : start + batch])

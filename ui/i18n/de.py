@@ -1,6 +1,6 @@
 """German."""
 
-from serving.generator import Model
+from pipeline.facts import Facts
 from serving.messages import Code, concise, is_soon, short
 from ui.i18n.numbers import comma, duration, hardware, size, with_comma
 from ui.i18n.words import Words
@@ -149,12 +149,8 @@ CLEAR_HISTORY = "Verlauf löschen"
 HISTORY_CLEARED = "Verlauf gelöscht."
 UNDO = "Rückgängig"
 
-RESTORE_PICTURE = "Bild von dieser Seite oder aus AUTOMATIC1111"
 RESTORE_TEXT = "Oder Einstellungen als Text einfügen"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = (
-    "Dieses Bild enthält keine Einstellungen. Nimm eins von dieser Seite oder aus AUTOMATIC1111."
-)
 NO_SETTINGS_IN_TEXT = (
     "Keine Einstellungen gefunden. Die letzte Zeile sollte so aussehen: Steps: 25, Seed: 7, …"
 )
@@ -314,22 +310,21 @@ MESSAGES = {
     Code.EMPTY_MASK: "{field}: Es ist kein Teil des Bildes markiert.",
     Code.MASK_NEEDED: "{field} fehlt. Dieses Modell zeichnet nur markierte Teile eines Bildes neu.",
     Code.IMAGE_NEEDED: "{field} fehlt. Dieses Modell zeichnet nur Bilder neu.",
-    Code.NOT_FROM_PICTURES: "{field}: Dieses Modell zeichnet nur nach Worten.",
     Code.WITHOUT: "{field} geht nur zusammen mit {other}.",
     Code.INPUT_GONE: "Das Ausgangsbild ist nicht mehr da. Schick es noch einmal.",
 }
 
 
-def title(model: Model) -> str:
+def title(facts: Facts) -> str:
     """Return the page's title."""
-    return f"{model.family} auf JAX"
+    return f"{facts.family} auf JAX"
 
 
-def model_line(model: Model, kind: Kind) -> str:
+def model_line(facts: Facts, kind: Kind) -> str:
     """Return a line with the model, the size of its pictures and its hardware."""
-    name = MINIATURE if kind is Kind.MINIATURE else model.name
-    devices = hardware(model)
-    return f"{name} · {size(model.sizes[0])} Pixel · auf {devices}"
+    name = MINIATURE if kind is Kind.MINIATURE else facts.name
+    devices = hardware(facts)
+    return f"{name} · {size(facts.sizes[0])} Pixel · auf {devices}"
 
 
 def written(number: object) -> str:
@@ -381,20 +376,20 @@ def adjusted(field: str, value: float, used: float) -> str:
     return f"{field}: {_short(value)} geht hier nicht, stattdessen {comma(concise(used))}."
 
 
-def other_size(width: int | None, height: int | None, model: Model) -> str:
+def other_size(width: int | None, height: int | None, facts: Facts) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
-    here = " oder ".join(map(size, model.sizes))
+    here = " oder ".join(map(size, facts.sizes))
     return f"Das Bild hat {width} × {height}, die Größe hier ist {here}."
 
 
-def other_model(name: str, model: Model) -> str:
+def other_model(name: str, facts: Facts) -> str:
     """Return the note that another model drew a picture."""
-    return f"Das Bild wurde mit {short(name)} generiert. Hier ist es {short(model.name)}."
+    return f"Das Bild wurde mit {short(name)} generiert. Hier ist es {short(facts.name)}."
 
 
-def other_vae(name: str | None, model: Model) -> str:
+def other_vae(name: str | None, facts: Facts) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
-    was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
+    was, here = short(name or OWN_VAE), short(facts.vae or OWN_VAE)
     return f"Der VAE des Bildes war {was}. Hier ist es {here}."
 
 

@@ -1,7 +1,7 @@
 """English."""
 
+from pipeline.facts import Facts
 from serving import messages
-from serving.generator import Model
 from serving.messages import Code, concise, is_soon, plain, short
 from ui.i18n.numbers import duration, hardware, size
 from ui.i18n.words import Words
@@ -146,10 +146,8 @@ CLEAR_HISTORY = "Clear history"
 HISTORY_CLEARED = "History cleared."
 UNDO = "Undo"
 
-RESTORE_PICTURE = "Picture from this page or AUTOMATIC1111"
 RESTORE_TEXT = "Or paste settings as text"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = "No settings in this picture. Use one from this page or AUTOMATIC1111."
 NO_SETTINGS_IN_TEXT = "No settings found. The last line should be like: Steps: 25, Seed: 7, …"
 UNREADABLE_SETTINGS = "Can’t read the settings in this picture. Paste them as text."
 UNREADABLE_PICTURE = "Can’t read this file. Use PNG, JPEG or WebP."
@@ -258,22 +256,21 @@ MESSAGES = messages.ENGLISH | {
     Code.EMPTY_MASK: "{field}: no part of the picture is marked.",
     Code.MASK_NEEDED: "{field} is missing. This model only redraws marked parts of a picture.",
     Code.IMAGE_NEEDED: "{field} is missing. This model only redraws pictures.",
-    Code.NOT_FROM_PICTURES: "{field}: this model draws from words alone.",
     Code.WITHOUT: "{field} needs {other}.",
     Code.INPUT_GONE: "The picture to start from is no longer kept. Send it again.",
 }
 
 
-def title(model: Model) -> str:
+def title(facts: Facts) -> str:
     """Return the page's title."""
-    return f"{model.family} on JAX"
+    return f"{facts.family} on JAX"
 
 
-def model_line(model: Model, kind: Kind) -> str:
+def model_line(facts: Facts, kind: Kind) -> str:
     """Return a line with the model, the size of its pictures and its hardware."""
-    name = MINIATURE if kind is Kind.MINIATURE else model.name
-    devices = hardware(model)
-    return f"{name} · {size(model.sizes[0])} pixels · on {devices}"
+    name = MINIATURE if kind is Kind.MINIATURE else facts.name
+    devices = hardware(facts)
+    return f"{name} · {size(facts.sizes[0])} pixels · on {devices}"
 
 
 def written(number: object) -> str:
@@ -325,20 +322,20 @@ def adjusted(field: str, value: float, used: float) -> str:
     return f"{field}: {_short(value)} isn’t possible here, using {concise(used)}."
 
 
-def other_size(width: int | None, height: int | None, model: Model) -> str:
+def other_size(width: int | None, height: int | None, facts: Facts) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
-    here = " or ".join(map(size, model.sizes))
+    here = " or ".join(map(size, facts.sizes))
     return f"The picture is {width} × {height}, but the size here is {here}."
 
 
-def other_model(name: str, model: Model) -> str:
+def other_model(name: str, facts: Facts) -> str:
     """Return the note that another model drew a picture."""
-    return f"The picture was made with {_short(name)}. Here it’s {_short(model.name)}."
+    return f"The picture was made with {_short(name)}. Here it’s {_short(facts.name)}."
 
 
-def other_vae(name: str | None, model: Model) -> str:
+def other_vae(name: str | None, facts: Facts) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
-    was, here = _short(name or OWN_VAE), _short(model.vae or OWN_VAE)
+    was, here = _short(name or OWN_VAE), _short(facts.vae or OWN_VAE)
     return f"The picture’s VAE was {was}. Here it’s {here}."
 
 

@@ -1,6 +1,6 @@
 """Spanish."""
 
-from serving.generator import Model
+from pipeline.facts import Facts
 from serving.messages import Code, concise, is_soon, short
 from ui.i18n.numbers import comma, duration, hardware, size, with_comma
 from ui.i18n.words import Words
@@ -153,12 +153,8 @@ CLEAR_HISTORY = "Borrar el historial"
 HISTORY_CLEARED = "Historial borrado."
 UNDO = "Deshacer"
 
-RESTORE_PICTURE = "Imagen de esta página o de AUTOMATIC1111"
 RESTORE_TEXT = "O pegue los ajustes como texto"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = (
-    "Esta imagen no contiene ajustes. Use una de esta página o de AUTOMATIC1111."
-)
 NO_SETTINGS_IN_TEXT = (
     "No se encontraron ajustes. La última línea debe ser así: Steps: 25, Seed: 7, …"
 )
@@ -315,22 +311,21 @@ MESSAGES = {
     Code.EMPTY_MASK: "{field}: no hay ninguna parte de la imagen marcada.",
     Code.MASK_NEEDED: "Falta {field}. Este modelo solo redibuja partes marcadas de una imagen.",
     Code.IMAGE_NEEDED: "Falta {field}. Este modelo solo redibuja imágenes.",
-    Code.NOT_FROM_PICTURES: "{field}: este modelo dibuja solo a partir de palabras.",
     Code.WITHOUT: "{field} solo es posible con {other}.",
     Code.INPUT_GONE: "La imagen de partida ya no se conserva. Envíela de nuevo.",
 }
 
 
-def title(model: Model) -> str:
+def title(facts: Facts) -> str:
     """Return the page's title."""
-    return f"{model.family} en JAX"
+    return f"{facts.family} en JAX"
 
 
-def model_line(model: Model, kind: Kind) -> str:
+def model_line(facts: Facts, kind: Kind) -> str:
     """Return a line with the model, the size of its pictures and its hardware."""
-    name = MINIATURE if kind is Kind.MINIATURE else model.name
-    devices = hardware(model)
-    return f"{name} · {size(model.sizes[0])} píxeles · en {devices}"
+    name = MINIATURE if kind is Kind.MINIATURE else facts.name
+    devices = hardware(facts)
+    return f"{name} · {size(facts.sizes[0])} píxeles · en {devices}"
 
 
 def written(number: object) -> str:
@@ -382,20 +377,20 @@ def adjusted(field: str, value: float, used: float) -> str:
     return f"{field}: {_short(value)} no es posible aquí, se usa {comma(concise(used))}."
 
 
-def other_size(width: int | None, height: int | None, model: Model) -> str:
+def other_size(width: int | None, height: int | None, facts: Facts) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
-    here = " o ".join(map(size, model.sizes))
+    here = " o ".join(map(size, facts.sizes))
     return f"La imagen mide {width} × {height}, pero el tamaño aquí es {here}."
 
 
-def other_model(name: str, model: Model) -> str:
+def other_model(name: str, facts: Facts) -> str:
     """Return the note that another model drew a picture."""
-    return f"La imagen se hizo con {short(name)}. Aquí es {short(model.name)}."
+    return f"La imagen se hizo con {short(name)}. Aquí es {short(facts.name)}."
 
 
-def other_vae(name: str | None, model: Model) -> str:
+def other_vae(name: str | None, facts: Facts) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
-    was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
+    was, here = short(name or OWN_VAE), short(facts.vae or OWN_VAE)
     return f"El VAE de la imagen era {was}. Aquí es {here}."
 
 

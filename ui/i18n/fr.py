@@ -1,6 +1,6 @@
 """French."""
 
-from serving.generator import Model
+from pipeline.facts import Facts
 from serving.messages import Code, concise, is_soon, short
 from ui.i18n.numbers import comma, duration, hardware, size, with_comma
 from ui.i18n.words import Words
@@ -158,12 +158,8 @@ CLEAR_HISTORY = "Effacer l’historique"
 HISTORY_CLEARED = "Historique effacé."
 UNDO = "Annuler"
 
-RESTORE_PICTURE = "Image de cette page ou d’AUTOMATIC1111"
 RESTORE_TEXT = "Ou collez des réglages en texte"
 RESTORE_HINT = "a large red star\nSteps: 25, CFG scale: 5, Seed: 7"
-NO_SETTINGS_IN_PICTURE = (
-    "Aucun réglage dans cette image. Utilisez une image de cette page ou d’AUTOMATIC1111."
-)
 NO_SETTINGS_IN_TEXT = (
     "Aucun réglage trouvé. La dernière ligne doit ressembler à : Steps: 25, Seed: 7, …"
 )
@@ -326,22 +322,21 @@ MESSAGES = {
     Code.EMPTY_MASK: "{field} : aucune partie de l’image n’est marquée.",
     Code.MASK_NEEDED: "{field} manque. Ce modèle ne redessine que des parties marquées d’images.",
     Code.IMAGE_NEEDED: "{field} manque. Ce modèle ne fait que redessiner des images.",
-    Code.NOT_FROM_PICTURES: "{field} : ce modèle ne dessine qu’à partir de mots.",
     Code.WITHOUT: "{field} ne va qu’avec {other}.",
     Code.INPUT_GONE: "L’image de départ n’est plus conservée. Envoyez-la de nouveau.",
 }
 
 
-def title(model: Model) -> str:
+def title(facts: Facts) -> str:
     """Return the page's title."""
-    return f"{model.family} sur JAX"
+    return f"{facts.family} sur JAX"
 
 
-def model_line(model: Model, kind: Kind) -> str:
+def model_line(facts: Facts, kind: Kind) -> str:
     """Return a line with the model, the size of its pictures and its hardware."""
-    name = MINIATURE if kind is Kind.MINIATURE else model.name
-    devices = hardware(model)
-    return f"{name} · {size(model.sizes[0])} pixels · sur {devices}"
+    name = MINIATURE if kind is Kind.MINIATURE else facts.name
+    devices = hardware(facts)
+    return f"{name} · {size(facts.sizes[0])} pixels · sur {devices}"
 
 
 def written(number: object) -> str:
@@ -393,20 +388,20 @@ def adjusted(field: str, value: float, used: float) -> str:
     return f"{field} : {_short(value)} est impossible ici, remplacé par {comma(concise(used))}."
 
 
-def other_size(width: int | None, height: int | None, model: Model) -> str:
+def other_size(width: int | None, height: int | None, facts: Facts) -> str:
     """Return the note that a picture was drawn in a size that is not available here."""
-    here = " ou ".join(map(size, model.sizes))
+    here = " ou ".join(map(size, facts.sizes))
     return f"L’image fait {width} × {height}, mais la taille ici est {here}."
 
 
-def other_model(name: str, model: Model) -> str:
+def other_model(name: str, facts: Facts) -> str:
     """Return the note that another model drew a picture."""
-    return f"L’image a été faite avec {short(name)}. Ici, c’est {short(model.name)}."
+    return f"L’image a été faite avec {short(name)}. Ici, c’est {short(facts.name)}."
 
 
-def other_vae(name: str | None, model: Model) -> str:
+def other_vae(name: str | None, facts: Facts) -> str:
     """Return the note that a picture was decoded with another VAE; None is the model's own."""
-    was, here = short(name or OWN_VAE), short(model.vae or OWN_VAE)
+    was, here = short(name or OWN_VAE), short(facts.vae or OWN_VAE)
     return f"Le VAE de l’image était {was}. Ici, c’est {here}."
 
 

@@ -1,6 +1,6 @@
 """Formatting of numbers and other values, shared by all languages."""
 
-from serving.generator import Model
+from pipeline.facts import Facts
 from serving.messages import plain
 
 
@@ -30,11 +30,11 @@ def size(size: tuple[int, int]) -> str:
     return "{} × {}".format(*size)
 
 
-def hardware(model: Model) -> str:
+def hardware(facts: Facts) -> str:
     """Return the number and name of the devices, and quantisation: "4 × TPU v5 lite, int8".
 
     A CPU has no number.
     """
-    device = model.device if model.num_devices == 1 else f"{model.num_devices} × {model.device}"
-    names = "CPU" if model.device == "cpu" else device, model.quantization
+    device = facts.device if facts.num_devices == 1 else f"{facts.num_devices} × {facts.device}"
+    names = "CPU" if facts.device == "cpu" else device, facts.quantization
     return ", ".join(filter(None, names))

@@ -6,7 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from serving.generator import Generator, Model, RequestError
+from pipeline.facts import Facts
+from serving.generator import Generator, RequestError
 from ui import i18n
 from ui.events import AT_ONCE
 from ui.pictures import picture_panel, saved
@@ -55,7 +56,7 @@ def connect(
     """Keep the choice in the browser, and apply changes of it to the pictures in the gallery."""
 
     def follow(embed: bool, pictures: list[Picture]) -> tuple[Any, ...]:
-        return _follow(embed, pictures, generator.model)
+        return _follow(embed, pictures, generator.facts)
 
     show = f"(kept) => kept !== '{saved.BARE}'"
     keep = f"(inside) => inside ? '{saved.WITH_SETTINGS}' : '{saved.BARE}'"
@@ -66,7 +67,7 @@ def connect(
     )
 
 
-def _follow(embed: bool, pictures: list[Picture], model: Model) -> tuple[Any, ...]:
+def _follow(embed: bool, pictures: list[Picture], facts: Facts) -> tuple[Any, ...]:
     finished = [each for each in pictures if not each.unfinished]  # all, or none
     try:
         changed = saved.again(finished, embed) if finished else []
@@ -75,4 +76,4 @@ def _follow(embed: bool, pictures: list[Picture], model: Model) -> tuple[Any, ..
     if not changed:
         return (gr.skip(),) * 3
     gallery = gr.Gallery(saved.for_gallery(changed), selected_index=None)
-    return gallery, changed, picture_panel.texts(changed, model)
+    return gallery, changed, picture_panel.texts(changed, facts)

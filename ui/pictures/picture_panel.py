@@ -13,8 +13,9 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
-from serving.generator import Generator, Model, RequestError
+from serving.generator import Generator, RequestError
 from ui import form, i18n, link, settings, status
 from ui.app_name import part
 from ui.events import AT_ONCE
@@ -45,7 +46,7 @@ class Panel:
     blur: gr.Button
 
 
-def layout(model: Model) -> Panel:
+def layout(facts: Facts) -> Panel:
     """Return the panel, which is mounted with the first pictures and seen while one is open."""
     texts = gr.HTML(status.EMPTY, elem_id="picture-texts", padding=False)
     with gr.Column(elem_id="picked", visible=False) as column:
@@ -58,7 +59,7 @@ def layout(model: Model) -> Panel:
             new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
             use = gr.Button(i18n.REUSE, size="md", elem_id="reuse")
             # `drop.js` gives the opened picture to the tools of `ui.start`.
-            gr.Button(i18n.USE_PICTURE, size="md", visible=model.takes_image, elem_id="use-picture")
+            gr.Button(i18n.USE_PICTURE, size="md", elem_id="use-picture")
         gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
         label = i18n.SETTINGS["variation_strength"].label
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
@@ -97,13 +98,13 @@ def connect(
     """Connect the panel to the gallery; return the event after which to draw with a new seed."""
 
     def exchange(key: str | None, pictures: list[Picture], files: str | None) -> tuple[Any, ...]:
-        return _exchange(pictures, key, files, generator.model)
+        return _exchange(pictures, key, files, generator.facts)
 
     def use(key: str | None, pictures: list[Picture]) -> tuple[Any, ...]:
-        return _use(pictures, key, generator.model)
+        return _use(pictures, key, generator.facts)
 
     def use_anew(key: str | None, pictures: list[Picture]) -> tuple[Any, ...]:
-        return _use(list(map(_without_seed, pictures)), key, generator.model)
+        return _use(list(map(_without_seed, pictures)), key, generator.facts)
 
     gr.on(
         [panel.reveal.click, panel.blur.click],
@@ -118,20 +119,20 @@ def connect(
     return panel.new_seed.click(use_anew, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
 
 
-def texts(pictures: Sequence[Picture], model: Model) -> str:
+def texts(pictures: Sequence[Picture], facts: Facts) -> str:
     """Return HTML with the kind, the links and the settings of each picture, by its key."""
-    return "".join(_text(each, model) for each in pictures)
+    return "".join(_text(each, facts) for each in pictures)
 
 
-def _text(picture: Picture, model: Model) -> str:
-    fields, _ = picture.fields(model)
+def _text(picture: Picture, facts: Facts) -> str:
+    fields, _ = picture.fields(facts)
     note = status.note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
     links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
     size = picture.settings.width or 1, picture.settings.height or 1
     alone = link.to_query(fields._replace(images=1))
     began = "" if fields.strength is None else "1"
     return (
-        f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, model)}"'
+        f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, facts)}"'
         f' data-began="{began}" data-start="{escape(picture.start)}"'
         f' data-ratio="{size[0] / size[1]:.3f}">{note}'
         f'<p class="files">{links}{settings.link_button(alone)}</p>'
@@ -140,38 +141,38 @@ def _text(picture: Picture, model: Model) -> str:
     )
 
 
-def _kind(picture: Picture, model: Model) -> str:
+def _kind(picture: Picture, facts: Facts) -> str:
     """Return words that tell the page's style sheet which actions to offer."""
     kinds = {
         "unfinished": picture.unfinished is not None,
         "blurred": picture.other is not None and picture.blurred,
         "original": picture.other is not None and not picture.blurred,
-        "enlargeable": picture.larger_size(model) is not None,
+        "enlargeable": picture.larger_size(facts) is not None,
     }
     return " ".join(kind for kind, applies in kinds.items() if applies)
 
 
-def apply(chosen: Settings | None, model: Model, styles: Mapping[str, Style]) -> tuple[Any, ...]:
+def apply(chosen: Settings | None, facts: Facts, styles: Mapping[str, Style]) -> tuple[Any, ...]:
     """Return new values for the page's fields and its strip, of settings from elsewhere."""
     if chosen is None:
         return (gr.skip(),) * (len(form.Fields._fields) + 1)
     own = typed(styles.values(), chosen.prompt, chosen.negative_prompt)
-    values, notes = form.as_fields(chosen, model, own)
+    values, notes = form.as_fields(chosen, facts, own)
     return (*values.shown(), status.taken_over(notes))
 
 
-def _use(pictures: Sequence[Picture], key: str | None, model: Model) -> tuple[Any, ...]:
+def _use(pictures: Sequence[Picture], key: str | None, facts: Facts) -> tuple[Any, ...]:
     try:
         picture = pictures[saved.find(pictures, key)]
     except RequestError as error:
         unchanged = (gr.skip(),) * len(form.Fields._fields)
         return *unchanged, status.error(i18n.translate(error.message))
-    values, notes = picture.fields(model)
+    values, notes = picture.fields(facts)
     return (*values.shown(), status.taken_over(notes))
 
 
 def _exchange(
-    pictures: list[Picture], key: str | None, files: str | None, model: Model
+    pictures: list[Picture], key: str | None, files: str | None, facts: Facts
 ) -> tuple[Any, ...]:
     try:
         index = saved.find(pictures, key)
@@ -179,7 +180,7 @@ def _exchange(
     except RequestError as error:
         return status.error(i18n.translate(error.message)), *(gr.skip(),) * 3
     gallery = gr.Gallery(saved.for_gallery(pictures), selected_index=index)
-    return gr.skip(), gallery, pictures, texts(pictures, model)
+    return gr.skip(), gallery, pictures, texts(pictures, facts)
 
 
 def _without_seed(picture: Picture) -> Picture:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from serving.generator import ErrorKind, Image, Model, Request, RequestError
+from serving.generator import ErrorKind, Image, Request, RequestError
 from serving.messages import Code, Message
 from ui import form, i18n, settings, start
 from ui.form import Fields
@@ -76,19 +77,19 @@ class Picture:
         seed, variation_seed = self.settings.seed or 0, self.settings.variation_seed
         return i18n.caption(self.typed.prompt, seed, variation_seed, self.blurred)
 
-    def fields(self, model: Model) -> tuple[Fields, list[str]]:
+    def fields(self, facts: Facts) -> tuple[Fields, list[str]]:
         """Return values that ask for this picture again, and notes on what differs here."""
-        fields, notes = form.as_fields(self.settings, model, self.typed)
+        fields, notes = form.as_fields(self.settings, facts, self.typed)
         if self.start:  # the browser has the picture
             notes = [note for note in notes if note != i18n.PICTURE_NEEDED]
         return fields._replace(images=self.images), notes
 
-    def larger_size(self, model: Model) -> tuple[int, int] | None:
+    def larger_size(self, facts: Facts) -> tuple[int, int] | None:
         """Return the next larger width and height in which the model can draw it; None if none."""
         # With padding, the file has the size of the picture that it was drawn into.
         if self.unfinished or self.settings.padding is not None:
             return None
-        return start.larger_size((self.settings.width, self.settings.height), model)
+        return start.larger_size((self.settings.width, self.settings.height), facts)
 
 
 def find(pictures: Sequence[Picture], key: str | None) -> int:
@@ -156,7 +157,7 @@ def save_previews(jpegs: Sequence[bytes]) -> list[Path]:
 
 
 def unfinished(
-    paths: Sequence[Path], request: Request, model: Model, unfinished: Unfinished
+    paths: Sequence[Path], request: Request, facts: Facts, unfinished: Unfinished
 ) -> list[Picture]:
     """Return the pictures of a request that was stopped, of which these files are previews."""
     asked = unfinished.asked
@@ -165,7 +166,7 @@ def unfinished(
         Picture(
             path,
             Typed(line, asked.negative_prompt, asked.style),
-            settings.of_request(request, index, model),
+            settings.of_request(request, index, facts),
             unfinished=unfinished,
             images=asked.images,
             start=unfinished.start,

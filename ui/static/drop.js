@@ -20,12 +20,10 @@
     }
     return null;
   };
-  // Whether the model can start from a picture.
-  const starts = (app) => app.querySelector("#header [data-page]").matches("[data-starts]");
   // Beside the pictures there is room for the prompt and the tools of a picture, so both stay in sight.
-  const show = (panel, app) => {
+  const show = (panel) => {
     const isWide = matchMedia("(min-width: 821px)").matches;
-    panel.scrollIntoView({ block: isWide && starts(app) ? "nearest" : "start" });
+    panel.scrollIntoView({ block: isWide ? "nearest" : "start" });
   };
   const start = (file, app) => app.querySelector("#start [data-start]").dispatchEvent(
     new CustomEvent("given", { bubbles: true, detail: file }));

@@ -43,7 +43,7 @@ def drawn(
 
 
 def _info(body: DrawBody, asked: Asked, found: Sequence[Image], timestamp: str) -> dict[str, Any]:
-    request, model = asked.request, asked.model
+    request, model = asked.request, asked.facts
     settings = [metadata.Settings(**image.settings) for image in found]
     subseeds = [request.of_picture(index)["variation_seed"] for index in range(asked.images)]
     width, height = asked.second.size if asked.second else request.size or model.sizes[0]

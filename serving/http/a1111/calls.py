@@ -41,7 +41,7 @@ class DrawCalls:
     async def txt2img(self, body: DrawBody, sender: HttpRequest) -> dict[str, Any]:
         """Draw pictures from a prompt, and return the answer."""
         asked = self._asked(body, sender)
-        parts = list(parts_of(asked.request, asked.images, asked.model.images_per_request))
+        parts = list(parts_of(asked.request, asked.images, asked.facts.images_per_request))
         return await while_connected(sender, self._answered("txt2img", body, asked, parts, sender))
 
     async def img2img(self, body: Img2ImgBody, sender: HttpRequest) -> dict[str, Any]:
@@ -51,10 +51,10 @@ class DrawCalls:
         asked = replace(asked, ignored=(*asked.ignored, *ignored))
         request = replace(asked.request, **settings)
         if len(files) == 1:
-            opening = inputs.shared().added(request, files.pop(), asked.model)
+            opening = inputs.shared().added(request, files.pop(), asked.facts)
             request = await while_connected(sender, opening)
             give_back_body(sender.scope)
-            parts = list(parts_of(request, asked.images, asked.model.images_per_request))
+            parts = list(parts_of(request, asked.images, asked.facts.images_per_request))
         else:
             opening = self._opened(request, files, asked, sender)
             begun = await while_connected(sender, opening)
@@ -70,7 +70,7 @@ class DrawCalls:
         """
         begun: list[Request] = []
         while files:
-            begun.append(await inputs.shared().added(request, files.pop(0), asked.model))
+            begun.append(await inputs.shared().added(request, files.pop(0), asked.facts))
             left = sum(len(each.image or b"") for each in files)
             count_body(sender.scope, left + sum(each.input_bytes for each in begun))
         return begun
@@ -78,7 +78,7 @@ class DrawCalls:
     def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
         return asked_of(
             body,
-            self._generator.model,
+            self._generator.facts,
             visitor=self._keys.visitor(sender),
             address=address_of(sender),
         )
@@ -133,7 +133,7 @@ class DrawCalls:
         job.begin(request.id)
         found: dict[int, Image] = {}
         if job.done:  # a failure would lose the pictures already drawn
-            followed = await admitted(self._generator, request, asked.model)
+            followed = await admitted(self._generator, request, asked.facts)
         else:
             await self._generator.submit(request)
             followed = self._generator.events(request.id)

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
-from serving.generator import Model
 from serving.http.a1111.faults import PythonError
 from serving.http.a1111.requests import AUTOMATIC, SGM_UNIFORM
 
@@ -30,30 +30,30 @@ REFRESHED = ("checkpoints", "vae", "embeddings", "loras")
 FLAGS = {"api": True, "api_auth": None, "freeze_settings": True, "listen": None, "nowebui": False}
 
 
-def sd_models(model: Model) -> list[dict[str, Any]]:
+def sd_models(facts: Facts) -> list[dict[str, Any]]:
     """Return the model, as the only one."""
-    name = model.name
+    name = facts.name
     entry = {"title": name, "model_name": name, "filename": name}
     return [entry | {"hash": None, "sha256": None, "config": None}]
 
 
-def sd_vaes(model: Model) -> list[dict[str, Any]]:
+def sd_vaes(facts: Facts) -> list[dict[str, Any]]:
     """Return the VAE that replaces the model's own, if there is one."""
-    return [] if model.vae is None else [{"model_name": model.vae, "filename": model.vae}]
+    return [] if facts.vae is None else [{"model_name": facts.vae, "filename": facts.vae}]
 
 
-def samplers(model: Model) -> list[dict[str, Any]]:
+def samplers(facts: Facts) -> list[dict[str, Any]]:
     """Return the schedulers that the model draws with."""
     return [
         {"name": SAMPLERS[name], "aliases": [name], "options": {}}
-        for name in model.schedulers
+        for name in facts.schedulers
         if name in SAMPLERS
     ]
 
 
-def schedulers(model: Model) -> list[dict[str, Any]]:
+def schedulers(facts: Facts) -> list[dict[str, Any]]:
     """Return the sigma schedules that the model draws with."""
-    known = {name: SCHEDULE_TYPES[name] for name in model.sigma_schedules if name in SCHEDULE_TYPES}
+    known = {name: SCHEDULE_TYPES[name] for name in facts.sigma_schedules if name in SCHEDULE_TYPES}
     labels = {AUTOMATIC: "Automatic", **known, SGM_UNIFORM: "SGM Uniform"}
     return [
         {
@@ -67,21 +67,21 @@ def schedulers(model: Model) -> list[dict[str, Any]]:
     ]
 
 
-def loras(model: Model) -> list[dict[str, Any]]:
+def loras(facts: Facts) -> list[dict[str, Any]]:
     """Return the LoRAs that prompts can name."""
     return [
         # Prompts name them by either.
         {"name": name, "alias": name, "path": name, "metadata": _described(lora.words)}
-        for name, lora in model.usable_loras.items()
+        for name, lora in facts.usable_loras.items()
     ]
 
 
-def embeddings(model: Model) -> dict[str, Any]:
+def embeddings(facts: Facts) -> dict[str, Any]:
     """Return the textual inversions that prompts can name; what they were trained on is unknown."""
     training = {"step": None, "sd_checkpoint": None, "sd_checkpoint_name": None}
     loaded = {
         each.name: {**training, "shape": each.width, "vectors": each.vectors}
-        for each in model.embeddings
+        for each in facts.embeddings
     }
     return {"loaded": loaded, "skipped": {}}
 
@@ -91,7 +91,7 @@ def _described(words: tuple[str, ...]) -> dict[str, Any]:
     return {"ss_tag_frequency": {"trigger words": dict.fromkeys(words, 1)}} if words else {}
 
 
-def options(model: Model) -> dict[str, Any]:
+def options(facts: Facts) -> dict[str, Any]:
     """Return the options that mean something here, with the values that they always have."""
     return {
         "CLIP_stop_at_last_layers": 1,
@@ -99,20 +99,20 @@ def options(model: Model) -> dict[str, Any]:
         "samples_format": "png",
         "sd_checkpoint_hash": "",
         "sd_lora": "None",
-        "sd_model_checkpoint": model.name,
-        "sd_vae": model.vae or "Automatic",
+        "sd_model_checkpoint": facts.name,
+        "sd_vae": facts.vae or "Automatic",
     }
 
 
-def check_options(given: Mapping[str, Any], model: Model) -> None:
+def check_options(given: Mapping[str, Any], facts: Facts) -> None:
     """Check that a client sets options to the values that they have.
 
     Raises:
         PythonError: if it does not; as in AUTOMATIC1111 with --freeze-settings.
     """
-    known = options(model)
+    known = options(facts)
     name = given.get("sd_model_checkpoint")
-    if name not in (None, model.name):
+    if name not in (None, facts.name):
         raise PythonError("RuntimeError", f"model {str(name)[:200]!r} not found")
     for key, value in given.items():
         if key not in known:

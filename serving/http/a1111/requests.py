@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from fastapi import HTTPException
 
+from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.request import SETTINGS, with_own_names
 from pipeline.schedulers.config import SCHEDULERS
@@ -12,7 +13,7 @@ from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma
 from pipeline.setting_kinds import Seed
 from pipeline.text.loras import without_unknown_tags
 from pipeline.text.prompt_syntax import A1111
-from serving.generator import Model, Request, new_id
+from serving.generator import Request, new_id
 from serving.http.a1111 import bodies
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
 from serving.requests.inputs import Input
@@ -55,7 +56,7 @@ class Asked:
 
     Attributes:
         request: the request; its `images` are not set.
-        model: the model that draws when the call begins.
+        facts: the facts about the model that draws when the call begins.
         images: number of pictures.
         output: format of the files.
         quality: of JPEG and WebP files, from 0 to 100.
@@ -64,7 +65,7 @@ class Asked:
     """
 
     request: Request
-    model: Model
+    facts: Facts
     images: int
     output: Literal["png", "jpeg", "webp"] = "png"
     quality: int = metadata.QUALITY
@@ -72,7 +73,7 @@ class Asked:
     ignored: tuple[str, ...] = ()
 
 
-def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Asked:
+def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Asked:
     """Return what a body asks for, without its pictures.
 
     Raises:
@@ -82,31 +83,31 @@ def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Ask
     override = dict(body.override_settings or {})
     output = _format(override.pop("samples_format", "png"))
     quality = _quality(override.pop("jpeg_quality", metadata.QUALITY))
-    if override.get("sd_model_checkpoint") == model.name:
+    if override.get("sd_model_checkpoint") == facts.name:
         del override["sd_model_checkpoint"]
     eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
     ignored = [*body.ignored, *(f"override_settings.{name}" for name in override)]
 
-    values = {name: setting.absent_value(model) for name, setting in SETTINGS.items()}
+    values = {name: setting.absent_value(facts) for name, setting in SETTINGS.items()}
     given = {ours: getattr(body, theirs) for theirs, ours in bodies.SETTINGS.items()}
     values |= {name: value for name, value in given.items() if not _is_absent(name, value)}
     values["prompt_syntax"] = A1111
     # AUTOMATIC1111 draws without LoRAs that it does not have, and says so.
-    known = {lora.name for lora in model.loras}
+    known = {lora.name for lora in facts.loras}
     values["prompt"], missing = without_unknown_tags(body.prompt or "", known)
     ignored += [f"<lora:{name}>" for name in missing]
-    values["denoising_end"], without = _refined(body, model)
+    values["denoising_end"], without = _refined(body, facts)
     ignored += without
-    sampling, unknown = _sampling(body, model)
+    sampling, unknown = _sampling(body, facts)
     ignored += unknown
-    used = sampling["scheduler"] or model.scheduler
+    used = sampling["scheduler"] or facts.scheduler
     if used in SCHEDULERS and SCHEDULERS[used].options["eta"]:
         values["eta"] = _number(eta)
     elif eta not in (None, 0, 1):  # 1 is what ancestral samplers do
         ignored.append("eta")
     size = None
     if body.width or body.height:
-        size = body.width or model.width, body.height or model.height
+        size = body.width or facts.width, body.height or facts.height
     request = Request(
         **with_own_names(values | sampling),
         size=size,
@@ -114,8 +115,8 @@ def asked_of(body: DrawBody, model: Model, *, visitor: str, address: str) -> Ask
         address=address,
         previews=True,
     )
-    second = _second_run(body, request, model) if isinstance(body, Txt2ImgBody) else None
-    return Asked(request, model, body.images, output, quality, second, tuple(ignored))
+    second = _second_run(body, request, facts) if isinstance(body, Txt2ImgBody) else None
+    return Asked(request, facts, body.images, output, quality, second, tuple(ignored))
 
 
 def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]]:
@@ -166,13 +167,13 @@ def again(request: Request, index: int, second: SecondRun, png: bytes) -> Reques
     return single(request, index, **values, num_inference_steps=second.steps, timesteps="")
 
 
-def _refined(body: DrawBody, model: Model) -> tuple[float | None, list[str]]:
+def _refined(body: DrawBody, facts: Facts) -> tuple[float | None, list[str]]:
     """Return where the refiner goes on, and what is ignored without one; None is the default.
 
     There is one refiner at most, whatever its name is.
     """
     name = body.refiner_checkpoint
-    if model.refiner is None:
+    if facts.refiner is None:
         return None, [] if name in _NO_REFINER else ["refiner_checkpoint"]
     if name in _NO_REFINER:
         return None if name is None else 1.0, []
@@ -209,7 +210,7 @@ def _is_absent(name: str, value: Any) -> bool:
     return value is None or (isinstance(SETTINGS[name], Seed) and value < 0)
 
 
-def _sampling(body: DrawBody, model: Model) -> tuple[dict[str, str], list[str]]:
+def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], list[str]]:
     """Return the settings that a sampler and a schedule stand for, and what is ignored.
 
     Raises:
@@ -224,14 +225,14 @@ def _sampling(body: DrawBody, model: Model) -> tuple[dict[str, str], list[str]]:
         return {"scheduler": scheduler, "timestep_spacing": "trailing"}, []
     if schedule == AUTOMATIC:
         automatic = contained or _AUTOMATIC.get(scheduler, "")
-        chosen = automatic if automatic in model.sigma_schedules else ""
+        chosen = automatic if automatic in facts.sigma_schedules else ""
         return {"scheduler": scheduler, "sigma_schedule": chosen}, []
     found = find_sigma_schedule(schedule)
     settings = {"scheduler": scheduler, "sigma_schedule": found or contained or ""}
     return settings, [] if found in SCHEDULE_TYPES else ["scheduler"]
 
 
-def _second_run(body: Txt2ImgBody, request: Request, model: Model) -> SecondRun | None:
+def _second_run(body: Txt2ImgBody, request: Request, facts: Facts) -> SecondRun | None:
     """Return the second run that a body asks for; one side of its size may follow from the other.
 
     Raises:
@@ -239,16 +240,16 @@ def _second_run(body: Txt2ImgBody, request: Request, model: Model) -> SecondRun 
     """
     if not body.enable_hr:
         return None
-    if not model.takes_image or model.needs_mask:
+    if facts.needs_mask:
         raise HTTPException(422, "enable_hr is not possible with this model; leave it out")
-    width, height = request.size or model.sizes[0]
+    width, height = request.size or facts.sizes[0]
     x, y, scale = body.hr_resize_x or 0, body.hr_resize_y or 0, body.hr_scale or 2.0
     if x or y:
         size = x or round(width * y / height), y or round(height * x / width)
     else:
         size = int(width * scale), int(height * scale)
-    if size not in model.sizes:
-        choices = " or ".join("{}x{}".format(*each) for each in model.sizes)
+    if size not in facts.sizes:
+        choices = " or ".join("{}x{}".format(*each) for each in facts.sizes)
         wrong = "{}x{}".format(*size)
         raise HTTPException(422, f"The second run's size is {wrong}; here it can only be {choices}")
     strength = STRENGTH if body.denoising_strength is None else body.denoising_strength

@@ -11,7 +11,8 @@ from fastapi import APIRouter, HTTPException
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
-from serving.generator import Generator, Model
+from pipeline.facts import Facts
+from serving.generator import Generator
 from serving.http import bodies
 from serving.http.a1111 import answers, listings
 from serving.http.a1111.bodies import ExtrasBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
@@ -24,7 +25,7 @@ from serving.http.limits import give_back_body
 from serving.requests import readers
 
 # The lists that depend on the model.
-_LISTS: dict[str, Callable[[Model], Any]] = {
+_LISTS: dict[str, Callable[[Facts], Any]] = {
     "embeddings": listings.embeddings,
     "loras": listings.loras,
     "options": listings.options,
@@ -75,7 +76,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
     @routes.post("/options")
     async def set_options(given: dict[str, Any]) -> JSONResponse:
-        listings.check_options(given, generator.model)
+        listings.check_options(given, generator.facts)
         return JSONResponse(None)
 
     @routes.post("/interrogate")
@@ -94,7 +95,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         return JSONResponse(listings.memory())
 
     for name, listed in _LISTS.items():
-        routes.get(f"/{name}")(_answering(lambda listed=listed: listed(generator.model)))
+        routes.get(f"/{name}")(_answering(lambda listed=listed: listed(generator.facts)))
     for name, empty in listings.EMPTY.items():
         routes.get(f"/{name}")(_answering(partial(lambda answer: answer, empty)))
     routes.get("/cmd-flags")(_answering(lambda: listings.FLAGS))

@@ -42,7 +42,7 @@ class ImageCalls:
         """Return the request of a body, for all its pictures."""
         return schemas.to_request(
             body,
-            self._generator.model,
+            self._generator.facts,
             visitor=self._keys.visitor(sender),
             address=address_of(sender),
             size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
@@ -55,7 +55,7 @@ class ImageCalls:
         Its strength is that of the body, or depends on whether there is a mask, and a prompt.
         """
         request = self.request(body, sender)
-        opening = inputs.shared().added(request, body.take_input(), self._generator.model)
+        opening = inputs.shared().added(request, body.take_input(), self._generator.facts)
         request = await while_connected(sender, opening)
         give_back_body(sender.scope)
         if request.strength is not None:
@@ -72,7 +72,7 @@ class ImageCalls:
         `kind`: the kind of call that OpenAI's names of events begin with, such as "image_edit".
         """
         generator = self._generator
-        model = generator.model
+        model = generator.facts
         parts = list(parts_of(request, body.n or 1, model.images_per_request))
         if names := ignored(body, model.name):
             log.info(

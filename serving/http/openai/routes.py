@@ -10,7 +10,8 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
-from serving.generator import ErrorKind, Generator, Model, RequestError
+from pipeline.facts import Facts
+from serving.generator import ErrorKind, Generator, RequestError
 from serving.http import bodies
 from serving.http.auth import ApiKeys
 from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody
@@ -75,21 +76,21 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     @routes.get("/models")
     async def models() -> dict[str, Any]:
         """List the model that is served."""
-        return {"object": "list", "data": [_describe_model(generator.model, started_at)]}
+        return {"object": "list", "data": [_describe_model(generator.facts, started_at)]}
 
     @routes.get("/models/{model:path}")  # the name of a model on the Hub has a slash
     async def one_model(model: str) -> dict[str, Any]:
         """Describe the model that is served."""
-        if model != generator.model.name:
-            params = {"field": "model", "value": model, "choices": [generator.model.name]}
+        if model != generator.facts.name:
+            params = {"field": "model", "value": model, "choices": [generator.facts.name]}
             message = Message(Code.UNKNOWN_CHOICE, params)
             raise RequestError(message, ErrorKind.UNKNOWN, field="model")
-        return _describe_model(generator.model, started_at)
+        return _describe_model(generator.facts, started_at)
 
     return routes
 
 
-def _describe_model(model: Model, started_at: int) -> dict[str, Any]:
-    owner, slash, _ = model.name.partition("/")
+def _describe_model(facts: Facts, started_at: int) -> dict[str, Any]:
+    owner, slash, _ = facts.name.partition("/")
     owned_by = owner if slash else "local"
-    return {"id": model.name, "object": "model", "created": started_at, "owned_by": owned_by}
+    return {"id": facts.name, "object": "model", "created": started_at, "owned_by": owned_by}

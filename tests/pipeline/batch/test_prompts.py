@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,13 @@ from pipeline import InputError
 from pipeline.batch import prompts
 from pipeline.batch.prompts import Batch, read_batch
 from pipeline.setting_kinds import MAX_SEED
+from tests.models import MODEL
 
 SLOW = HealthCheck.too_slow, HealthCheck.function_scoped_fixture
 Write = Callable[..., Path]
 
 
-class Model:
-    """The defaults of a model."""
-
-    num_inference_steps = 9
-    guidance_scale = 2.5
+FACTS = replace(MODEL, num_inference_steps=9, guidance_scale=2.5)
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def names(batch: Batch) -> list[str]:
 
 def test_each_line_of_a_text_is_a_prompt(write: Write):
     batch = read_batch(write("\ufeffa star\r", "  ", " a ring ", name="list.txt"), {"seed": 5})
-    found = [item.request(Model()) for item in batch.items]
+    found = [item.request(FACTS) for item in batch.items]
     assert [(each.prompt, each.seed) for each in found] == [("a star", 5), ("a ring", 6)]
     assert [item.line.number for item in batch.items] == [1, 3]
     assert names(batch) == ["000000-5.png", "000001-6.png"]
@@ -57,7 +55,7 @@ def test_a_line_may_hold_any_setting(write: Write):
     own |= {"loras": {"pixel": 0.5}, "num_inference_steps": 3, "height": 8, "width": 16}
     batch = read_batch(write(own, {"prompt": "a ring"}), {"negative_prompt": "blue"})
     assert names(batch) == ["000000-7.png", "000001-8.png", "000002-2.png"]
-    first, second, third = (item.request(Model()) for item in batch.items)
+    first, second, third = (item.request(FACTS) for item in batch.items)
     assert (first.scheduler, first.sigma_schedule) == ("dpmsolver++", "karras")
     assert (first.loras, first.num_inference_steps) == ("pixel:0.5", 3)
     assert (second.prompt, second.negative_prompt, second.seed) == ("a star", "blue", 8)
@@ -70,7 +68,7 @@ def test_variations_share_a_seed(write: Write):
     varied = {"prompt": "a star", "seed": 7, "variation_strength": 0.5, "images": 2}
     batch = read_batch(write(varied), {})
     assert names(batch) == ["000000-7.png", "000001-7.png"]
-    assert [item.request(Model()).variation_seed for item in batch.items] == [0, 1]
+    assert [item.request(FACTS).variation_seed for item in batch.items] == [0, 1]
 
 
 def test_seeds_go_on_from_zero(write: Write):
@@ -163,7 +161,7 @@ def test_settings_of_the_command_are_checked(write: Write):
 def test_any_line_is_read_or_refused(write: Write, values: dict[str, Any]):
     file, refused = write(values), ""
     try:
-        found = [item.request(Model()).prompt for item in read_batch(file, {}).items]
+        found = [item.request(FACTS).prompt for item in read_batch(file, {}).items]
     except InputError as error:
         found, refused = [], str(error)
     assert refused.startswith(f"{file}:1: ") or set(found) == {values["prompt"]}

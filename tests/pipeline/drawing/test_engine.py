@@ -91,7 +91,7 @@ def test_pictures_leave_while_others_are_drawn(pipe: SDXLPipeline) -> None:
         ended: list[Drawing] = []
         while pipe.is_busy:
             ended += [each.drawing for each in pipe.advance() if each.drawing.is_over]
-            assert pipe.in_slots <= pipe.images_per_request
+            assert pipe.in_slots <= pipe.facts.images_per_request
     assert count.value == 0
     assert ended == [short, late, long]
     given = (("seed", 5), ("num_inference_steps", 2))

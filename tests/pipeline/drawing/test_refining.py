@@ -84,7 +84,7 @@ def test_both_models_agree_with_torch(pipe: SDXLPipeline, golden: dict[str, np.n
 
 def test_the_refiner_alone_agrees_with_torch(golden: dict[str, np.ndarray]) -> None:
     alone = made(model=REFINER)
-    assert alone.needs_image
+    assert alone.facts.needs_image
     given = {"negative_prompt": NEGATIVE, "guidance_scale": 5.0, "latents": golden["noise"]}
     latents = drawn(alone, PROMPTS, image=[*golden["image"]], strength=0.5, **given)
     assert relative_error(latents, golden["alone_latents"]) <= 1e-4

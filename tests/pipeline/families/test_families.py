@@ -44,7 +44,7 @@ def pictures(pipe: SDXLPipeline, *args: Any, **options: Any) -> np.ndarray:
 
 def test_the_checkpoints_own_scheduler_and_size(start: Callable[..., SDXLPipeline]) -> None:
     pipe = start()
-    assert (pipe.height, pipe.width) == (16, 16)
+    assert (pipe.facts.height, pipe.facts.width) == (16, 16)
     own = pictures(pipe, "a star", scheduler="PLMS")
     np.testing.assert_array_equal(pictures(pipe, "a star"), own)
 
@@ -53,7 +53,7 @@ def test_a_requests_scheduler_draws_what_the_operators_draws(
     start: Callable[..., SDXLPipeline],
 ) -> None:
     pipe, other = start(), start("dpmsolver++-sde")
-    assert (pipe.scheduler, other.scheduler) == ("pndm", "dpmsolver++-sde")
+    assert (pipe.facts.scheduler, other.facts.scheduler) == ("pndm", "dpmsolver++-sde")
     asked = {"timestep_spacing": "trailing", "sigma_schedule": "karras"}
     for options in ({}, asked):
         of_request = pictures(pipe, "a star", scheduler="dpmsolver++-sde", **options)
@@ -63,7 +63,7 @@ def test_a_requests_scheduler_draws_what_the_operators_draws(
 def test_nothing_compiles_for_another_scheduler(start: Callable[..., SDXLPipeline]) -> None:
     pipe = start()
     with CompilationCount() as count:
-        for name in pipe.schedulers:
+        for name in pipe.facts.schedulers:
             for steps in (1, 3):
                 pipe.generate("a star", "blue", num_inference_steps=steps, scheduler=name)
         pipe.generate("a star", num_inference_steps=50, scheduler="heun")  # the most evaluations
@@ -172,7 +172,7 @@ def test_guidance_of_1_and_below_is_none(start: Callable[..., SDXLPipeline]) -> 
 def test_eight_pictures_on_eight_devices(start: Callable[..., SDXLPipeline], model: Path) -> None:
     """Pictures agree on eight devices, even with a scheduler that adds noise at each step."""
     pipe = start("euler-ancestral", model, images=8, devices=8)
-    assert (pipe.num_devices, pipe.images_per_request) == (8, 8)
+    assert (pipe.facts.num_devices, pipe.facts.images_per_request) == (8, 8)
     drawn = pictures(pipe, "a star", seed=2**32 - 4)
     two = start("euler-ancestral", model)
     for i in range(0, 8, 2):
@@ -183,12 +183,12 @@ def test_eight_pictures_on_eight_devices(start: Callable[..., SDXLPipeline], mod
 @pytest.mark.slow
 def test_another_size_shares_the_safety_checker(start: Callable[..., SDXLPipeline]) -> None:
     pipe = start(model=GOLDEN / "safety/checkpoint")
-    pipe.add_size(pipe.height, 2 * pipe.width)
-    pipe.warm_up(pipe.height, 2 * pipe.width)
+    pipe.add_size(pipe.facts.height, 2 * pipe.facts.width)
+    pipe.warm_up(pipe.facts.height, 2 * pipe.facts.width)
     with CompilationCount() as count:
-        wide = pipe.generate("a star", width=2 * pipe.width)
+        wide = pipe.generate("a star", width=2 * pipe.facts.width)
     assert count.value == 0
-    assert wide.images[0].width == 2 * pipe.width
+    assert wide.images[0].width == 2 * pipe.facts.width
     own, added = pipe._by_size.values()
     shared = {"encode", "condition", "check"}
     assert set(added.seconds) == set(own.seconds) - shared

@@ -236,9 +236,9 @@ def test_a_models_recipe_gives_the_defaults(
     with caplog.at_level("INFO", "pipeline"):
         pipe = SDXLPipeline.from_pretrained(XL, images_per_request=1, unet=unet)
     assert "recognised DMD2" in caplog.text
-    assert (pipe.unet, pipe.scheduler) == (unet.name, "lcm")
-    assert (pipe.num_inference_steps, pipe.guidance_scale) == (4, 1.0)
-    assert pipe.recipes == ()
+    assert (pipe.facts.unet, pipe.facts.scheduler) == (unet.name, "lcm")
+    assert (pipe.facts.num_inference_steps, pipe.facts.guidance_scale) == (4, 1.0)
+    assert pipe.facts.recipes == ()
 
     def settings(**options: Any) -> metadata.Settings:
         [image] = pipe.generate("a red star", **options).images

@@ -169,7 +169,7 @@ def test_pictures_are_drawn_with_it_and_name_it(tmp_path: Path) -> None:
         return pipe, pipe.generate("a red star", num_inference_steps=2).images[0]
 
     (plain, own), (pipe, other) = drawn(), drawn(vae=vae)
-    assert (plain.vae, pipe.vae) == (None, "mine")
+    assert (plain.facts.vae, pipe.facts.vae) == (None, "mine")
     assert np.any(np.asarray(own) != np.asarray(other))
     text = other.info[metadata.KEY]
     assert "VAE: mine" in text

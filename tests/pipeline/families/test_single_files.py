@@ -221,7 +221,7 @@ def drawn(model: Path, **options: Any) -> np.ndarray:
         cache_dir=EXECUTABLES,
         **options,
     )
-    image = np.ones((64, 64, 3), np.float32) if pipe.needs_image else None
+    image = np.ones((64, 64, 3), np.float32) if pipe.facts.needs_image else None
     found = pipe.generate("a photo of a cat", "blurry", output_type="latent", image=image)
     return found.images
 

@@ -160,7 +160,7 @@ def test_a_flagged_picture_is_blurred_and_marked(
     unchecked: SDXLPipeline, one_flagged: Path
 ) -> None:
     pipe = start(one_flagged)
-    assert (unchecked.safety_checker, pipe.safety_checker) == (False, True)
+    assert (unchecked.facts.safety_checker, pipe.facts.safety_checker) == (False, True)
     with CompilationCount() as count:
         result, floats = (pipe.generate("a star", output_type=kind) for kind in ("pil", "np"))
         latents = pipe.generate("a star", output_type="latent")
@@ -219,7 +219,7 @@ def test_a_checkpoint_without_one_has_nothing_checked(tmp_path: Path) -> None:
         shutil.rmtree(folder / part)
         change_json(folder / "model_index.json", **{part: [None, None]})
     pipe = start(folder)
-    assert not pipe.safety_checker
+    assert not pipe.facts.safety_checker
     assert pipe.generate("a star").flagged == [False, False]
 
 

@@ -79,7 +79,7 @@ def bits(pipe: SDXLPipeline) -> dict[str, list[bytes]]:
 
 def test_a_recipe_is_its_lora_with_its_settings(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
     pipe.load_lora(files["one"], name="sdxl_lightning_2step_lora")
-    assert [recipe.name for recipe in pipe.recipes] == ["lightning-2"]
+    assert [recipe.name for recipe in pipe.facts.recipes] == ["lightning-2"]
     with CompilationCount() as count:
         drawn = pipe.generate("a star", seed=3, recipe="lightning-2").images[0]
     assert count.value == 0

@@ -84,7 +84,7 @@ def test_every_number_of_devices_draws_the_same(devices: int, used: int) -> None
         draw(shared_pipeline(n).generate(PROMPTS, NEGATIVE, seed=7, output_type="np").images)
         for n in (1, devices)
     )
-    assert shared_pipeline(devices).num_devices == used
+    assert shared_pipeline(devices).facts.num_devices == used
     assert np.abs(alone - several).max() <= BOUND
     # The pictures must differ from each other; otherwise the comparison would prove nothing.
     assert all(np.abs(alone[i] - alone[i - 1]).max() > 10 * BOUND for i in range(4))

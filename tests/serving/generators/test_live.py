@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -33,7 +34,7 @@ def run(
 ) -> None:
     """Run a test with a generator of its own, whose model draws in few steps if `distilled`."""
     pipe = FakePipeline()
-    pipe.recipe = "quick" if distilled else None  # type: ignore[assignment]
+    pipe.facts = replace(pipe.facts, distilled=distilled)
 
     async def whole() -> None:
         generator = LocalGenerator(
@@ -179,7 +180,7 @@ def test_live_pictures_are_drawn_where_they_are_quick(
     monkeypatch.setattr(local, "LIVE_WITHIN_S", within_s)
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        assert generator.model.live is offered
+        assert generator.facts.live is offered
         assert bool(pipe.calls) is measured
         if not offered:
             with pytest.raises(RequestError) as refused:
@@ -203,6 +204,6 @@ def test_a_measurement_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         assert not failures
-        assert generator.model.live
+        assert generator.facts.live
 
     run(test, live="auto")

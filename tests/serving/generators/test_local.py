@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import jax
@@ -134,7 +135,7 @@ def test_every_step_is_published():
 @pytest.mark.parametrize("safety_checker", [False, True])
 def test_with_a_safety_checker_there_are_no_previews(safety_checker: bool):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
-        pipe.safety_checker = safety_checker
+        pipe.facts = replace(pipe.facts, safety_checker=safety_checker)
         return await draw(generator, request(previews=True))
 
     previews = [event for event in run(test) if isinstance(event, Preview)]
@@ -218,15 +219,15 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
 
     async def test() -> None:
         await generator.open()
-        assert generator.model.sizes == ((8, 8),)
+        assert generator.facts.sizes == ((8, 8),)
         said = "size is 16x8, not ready yet; here it can only be 8x8"
         with pytest.raises(RequestError, match=said):
             await generator.submit(request(size=(16, 8)))
         await until(lambda: pipe.calls)  # the new size's first run, on the devices' thread
-        assert generator.model.coming_sizes == more
+        assert generator.facts.coming_sizes == more
         pipe.let_all()
-        await until(lambda: not generator.model.coming_sizes)
-        assert generator.model.sizes == ((8, 8), (16, 8), (8, 24))
+        await until(lambda: not generator.facts.coming_sizes)
+        assert generator.facts.sizes == ((8, 8), (16, 8), (8, 24))
         *_, image, _ = await draw(generator, request(size=(16, 8)))
         assert isinstance(image, Image)
         assert (image.settings["width"], image.settings["height"]) == (16, 8)
@@ -256,7 +257,7 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
         compiled.set()
         await until(lambda: generator.stuck)
         pipe.let_all()
-        await until(lambda: not generator.model.coming_sizes)
+        await until(lambda: not generator.facts.coming_sizes)
         await until(lambda: not generator.stuck)
         await generator.close(PATIENCE_S)
 
@@ -282,8 +283,8 @@ def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
 
     async def test() -> None:
         await generator.open()
-        await until(lambda: not generator.model.coming_sizes)
-        assert generator.model.sizes == ((16, 16), (20, 16))
+        await until(lambda: not generator.facts.coming_sizes)
+        assert generator.facts.sizes == ((16, 16), (20, 16))
         await generator.close(PATIENCE_S)
 
     asyncio.run(test())

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from serving.generator import Lora
+from pipeline.facts import LoraFacts
 from serving.generators import lora_folder
 from serving.generators.lora_folder import LoraFolder
 
@@ -27,7 +27,7 @@ def old_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.folders.RESCAN_S", 0.0)
 
 
-def described(folder: Path) -> dict[str, Lora]:
+def described(folder: Path) -> dict[str, LoraFacts]:
     loras = LoraFolder(folder)
     return {lora.name: lora for lora in loras.describe(loras.look())}
 

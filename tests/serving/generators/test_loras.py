@@ -71,7 +71,7 @@ def error_of(events: list) -> Message:
 
 def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        assert [lora.name for lora in generator.model.loras] == ["a", "b", "broken"]
+        assert [lora.name for lora in generator.facts.loras] == ["a", "b", "broken"]
         assert pipe.loads == []
         for loras in ("a:0.8", "a:0.5,b:1:0.2", ""):
             assert isinstance(ending(await draw(generator, request(loras=loras))), Done)
@@ -101,7 +101,7 @@ def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
     write(folder, lora)
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        assert generator.model.recipe_names == ("lightning-4",)
+        assert generator.facts.recipe_names == ("lightning-4",)
         asked = request(
             recipe="lightning-4", num_inference_steps=25, loras="a:0.5", sigma_schedule="karras"
         )
@@ -220,11 +220,11 @@ def test_files_that_are_replaced_or_removed(folder: Path):
         await draw(generator, request(loras="a:1"))
         write(folder, "a", 300)
         write(folder, "c")
-        await until(lambda: "c" in generator.model.usable_loras)
+        await until(lambda: "c" in generator.facts.usable_loras)
         await draw(generator, request(loras="a:1"))
         assert pipe.loads == [("load", "a"), ("unload", "a"), ("load", "a")]
         (folder / "a.safetensors").unlink()
-        await until(lambda: "a" not in generator.model.usable_loras)
+        await until(lambda: "a" not in generator.facts.usable_loras)
         await draw(generator, request())
         assert pipe.loads[-1] == ("unload", "a")
 

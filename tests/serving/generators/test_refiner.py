@@ -30,7 +30,7 @@ def test_several_requests_go_through_both_models() -> None:
     async def drawn() -> list[list[Any]]:
         generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), Observer())
         await generator.open()
-        assert generator.model.refiner == "checkpoint"
+        assert generator.facts.refiner == "checkpoint"
         wanted = [
             Request("a star", None, num_inference_steps=STEPS, seed=seed, previews=True, images=2)
             for seed in range(4)

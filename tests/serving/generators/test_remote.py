@@ -26,18 +26,9 @@ from safetensors.numpy import save_file
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
+from pipeline.facts import EmbeddingFacts, Facts, differences, merged
 from serving import waiting
-from serving.generator import (
-    Done,
-    Embedding,
-    ErrorKind,
-    Image,
-    Load,
-    Model,
-    Request,
-    RequestError,
-    differences,
-)
+from serving.generator import Done, ErrorKind, Image, Load, Request, RequestError
 from serving.generators import client as generator_client
 from serving.generators import local, remote
 from serving.generators.local import LocalGenerator
@@ -52,9 +43,7 @@ from tests.serving.http.test_app import Background, Event, generate, metric, pos
 from tests.web import Site, raw_server, serve, wait_until
 
 ROOT = Path(__file__).parents[3]
-MODEL = Model(
-    "stand-in", None, False, "cpu", 1, 8, 8, 2, 4, 50, "Stable Diffusion XL", False, "euler", "none"
-)
+MODEL = FakePipeline.facts
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
 
@@ -90,7 +79,7 @@ class Looks:
         for module in modules:
             patch.setattr(module, "fetch_model", self._fetch)
 
-    async def _fetch(self, client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+    async def _fetch(self, client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]:
         try:
             return await generator_client.fetch_model(client, url)
         finally:
@@ -116,7 +105,7 @@ def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     )
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         # Once all instances are known, the first of two idle ones gets the first request.
-        wait_until(lambda: all(each.model or not each.healthy for each in generator._backends))
+        wait_until(lambda: all(each.facts or not each.healthy for each in generator._backends))
         yield site
 
 
@@ -175,7 +164,7 @@ def test_the_instance_with_least_to_do_is_sent_a_request_first(
 ):
     fetch, running = generator_client.fetch_model, dict[str, list[int]]()
 
-    async def noted(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+    async def noted(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]:
         model, load = await fetch(client, url)
         running.setdefault(url, []).append(load.running)
         return model, load
@@ -322,7 +311,7 @@ def wide_site(port: int) -> Iterator[Site]:
     pipe.let_step()  # for the first run
     with serve(generator=generator, port=port, stop_within_s=0) as site:
         site.pipe = pipe
-        wait_until(lambda: not generator.model.coming_sizes)
+        wait_until(lambda: not generator.facts.coming_sizes)
         yield site
         pipe.let_all()
 
@@ -470,7 +459,7 @@ def test_no_instance_is_a_clear_error():
 
 
 def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):
-    for different in ({"model": "another"}, {"safety_checker": True}, {"screened": True}):
+    for different in ({"name": "another"}, {"safety_checker": True}, {"screened": True}):
         another = FakePipeline()
         with serve() as site, serve(generator=_other(another, **different)) as other:
             said = f"{other.url} is not used: it draws with "
@@ -486,7 +475,7 @@ def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFix
     ("different", "said"),
     [
         ({"scheduler": "ddim"}, "it draws with scheduler 'ddim', not 'euler'"),
-        ({"device_kind": "NVIDIA H200"}, "it draws with device 'NVIDIA H200', not 'cpu'"),
+        ({"device": "NVIDIA H200"}, "it draws with device 'NVIDIA H200', not 'cpu'"),
         ({"num_devices": 4}, "it draws with num_devices 4, not 1"),
         ({"version": "jax 0.0.1, float32"}, "it draws with version 'jax 0.0.1, float32', not"),
     ],
@@ -496,7 +485,7 @@ def test_an_instance_that_draws_differently_gets_no_requests(
     different: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
 ):
     port, pipe = free_port(), FakePipeline()
-    vars(pipe).update(different)
+    pipe.facts = replace(pipe.facts, **different)
     rates = RateLimits(None, None)
     generator = LocalGenerator(pipe.as_pipeline(), Limits(), rates, Observer())
     with ExitStack() as stack:
@@ -604,10 +593,10 @@ def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
 
 
 def test_the_embeddings_of_all_instances_are_offered() -> None:
-    style, other = Embedding("style", 3, 64), Embedding("other", 1, 64)
+    style, other = EmbeddingFacts("style", 3, 64), EmbeddingFacts("other", 1, 64)
     models = [replace(MODEL, embeddings=each) for each in ((other, style), (style,), (style,))]
-    assert remote._common_embeddings(models) == (style,)
-    assert remote._common_embeddings(models[:1]) == (other, style)
+    assert merged(MODEL, models).embeddings == (style,)
+    assert merged(MODEL, models[:1]).embeddings == (other, style)
 
 
 def test_a_live_picture_of_an_instance(tmp_path: Path):
@@ -629,7 +618,7 @@ def test_a_live_picture_of_an_instance(tmp_path: Path):
 
 def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator:
     pipe = pipe or FakePipeline()
-    vars(pipe).update(different)
+    pipe.facts = replace(pipe.facts, **different)
     return LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
 
 
@@ -793,7 +782,7 @@ def silent_server(before: Callable[[], None]) -> AbstractContextManager[str]:
     return raw_server(answer)
 
 
-NEWER = {"model": "newer", "max_inference_steps": 30, "images_per_request": 1}
+NEWER = {"name": "newer", "max_inference_steps": 30, "images_per_request": 1}
 
 
 def drawn_with(events: list[Event]) -> list[str]:
@@ -856,7 +845,7 @@ def test_metrics_show_the_newer_model_alone():
     with ExitStack() as stack:
         with serve(port=port) as site:
             front = stack.enter_context(front_of(site.url))
-        stack.enter_context(serve(generator=_other(model="newer"), port=port))
+        stack.enter_context(serve(generator=_other(name="newer"), port=port))
         wait_until(lambda: 'model="newer"' in httpx.get(f"{front.url}/metrics").text)
         assert metric(front, "sdxl_build_info") == 1
 
@@ -970,7 +959,7 @@ def test_a_front_end_started_with_an_older_model_accepts_newer_instances():
                 await asyncio.sleep(0.01)
             await generator.submit(wanted)
             heard: list[object] = [event async for event in generator.events(wanted.id)]
-        assert generator.model.name == "newer"
+        assert generator.facts.name == "newer"
         await generator.close(5)
         assert generator._begun_with == {}
         return heard
@@ -1001,7 +990,7 @@ def test_a_connection_reset_while_it_is_made(method: str, monkeypatch: pytest.Mo
 def test_instances_are_checked_again_after_any_error(monkeypatch: pytest.MonkeyPatch):
     fetch, failed = generator_client.fetch_model, threading.Event()
 
-    async def fail_once(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+    async def fail_once(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]:
         if not failed.is_set():
             failed.set()
             raise RuntimeError("nobody has thought of this")
@@ -1023,7 +1012,7 @@ def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
         stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
         await generator.open()
         async with asyncio.timeout(60):
-            while generator._backends[0].model is None:
+            while generator._backends[0].facts is None:
                 await asyncio.sleep(0.01)
             await generator.submit(stopped)
             assert generator.load.running == 1
@@ -1054,7 +1043,7 @@ def test_waiting_for_itself_is_noticed():
 
 def test_waiting_for_an_instance_that_comes_later(looks: Looks):
     port = free_port()
-    found: list[Model] = []
+    found: list[Facts] = []
     url = f"http://127.0.0.1:{port}"
     waiter = threading.Thread(target=lambda: found.append(asyncio.run(wait_at(free_port(), url))))
     waiter.start()
@@ -1068,7 +1057,7 @@ def test_waiting_for_an_instance_that_comes_later(looks: Looks):
 def test_garbage_is_collected_while_it_waits(on: bool, monkeypatch: pytest.MonkeyPatch):
     collecting: list[bool] = []
 
-    async def ask(client: httpx.AsyncClient, url: str) -> tuple[Model, Load]:
+    async def ask(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]:
         collecting.append(gc.isenabled())
         return MODEL, Load(0, 0, 32, accepting=True)
 
@@ -1116,7 +1105,7 @@ def answers(url: str) -> bool:
         return False
 
 
-async def wait_at(port: int, url: str) -> Model:
+async def wait_at(port: int, url: str) -> Facts:
     async with httpx.AsyncClient() as client:
         return await waiting.wait_for_model(client, [url], waiting.config("127.0.0.1", port))
 

@@ -87,7 +87,7 @@ class _Held(RemoteGenerator):
         limits, rates = Limits(), RateLimits(None, None)
         super().__init__(Client(), ["http://instance"], MODEL, limits, rates, Observer())
         self.begun: list[str] = []
-        self._backends[0].model = replace(MODEL, images_per_request=4)
+        self._backends[0].facts = replace(MODEL, images_per_request=4)
 
     async def _draw(self, record: Record) -> None:
         self.begun.append(record.request.visitor)
@@ -106,7 +106,7 @@ class _Held(RemoteGenerator):
 def test_visitors_take_turns_by_pictures():
     async def draw() -> list[str]:
         front = _Held()
-        front.model = replace(MODEL, images_per_request=4)
+        front.facts = replace(MODEL, images_per_request=4)
 
         async def ask(visitor: str, images: int) -> None:
             await front.submit(Request("a", None, seed=7, visitor=visitor, images=images))

@@ -281,7 +281,7 @@ def test_another_size_waits_for_empty_slots_but_not_for_long(waited_s: int):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         pipe.let_all()
         await generator.open()
-        await until(lambda: generator.model.more_sizes)
+        await until(lambda: generator.facts.more_sizes)
         pipe.held, pipe.calls[:] = True, []
         await submitted(generator, pipe, one("in a slot", steps=9))
         await generator.submit(one("wide", size=(16, 8), visitor="wide"))
@@ -332,7 +332,7 @@ def test_pictures_of_one_kind_fill_the_slots_before_those_of_another():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         pipe.let_all()
         await generator.open()
-        await until(lambda: generator.model.more_sizes)
+        await until(lambda: generator.facts.more_sizes)
         pipe.held, pipe.calls[:] = True, []
         await submitted(generator, pipe, one("before", images=4))
         plain = one("plain", images=4, visitor="plain", address="plain")
@@ -368,7 +368,7 @@ def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         pipe.let_all()
         await generator.open()
-        await until(lambda: generator.model.more_sizes)
+        await until(lambda: generator.facts.more_sizes)
         pipe.held, pipe.calls[:] = True, []
         await submitted(generator, pipe, one("long", steps=LONG))
         wide = one("wide", size=(16, 8), visitor="wide")

@@ -16,7 +16,6 @@ import webuiapi
 from PIL import Image as Pillow
 
 from pipeline import BUNDLED, metadata
-from serving.generators.description import describe
 from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.local import LocalGenerator
 from serving.generators.lora_folder import LoraFolder
@@ -206,7 +205,7 @@ def test_a_refiner_goes_on_where_the_call_says(site: Site):
     assert site.pipe.calls[-1]["denoising_end"] is None
     for given, share in ((asked, 0.6), ({"refiner_checkpoint": "None"}, 1), ({}, None)):
         body = bodies.Txt2ImgBody.model_validate({"prompt": "a red star"} | given)
-        model = replace(describe(site.pipe.as_pipeline(), bundled=False), refiner="org/refiner")
+        model = replace(site.pipe.facts, refiner="org/refiner")
         found = requests.asked_of(body, model, visitor="", address="")
         assert (found.request.denoising_end, found.ignored) == (share, ())
 
@@ -424,7 +423,7 @@ def test_a_client_that_leaves_stops_its_pictures():
 
 
 def test_lists(site: Site, api: webuiapi.WebUIApi):
-    model = site.pipe.model
+    model = site.pipe.facts.name
     assert api.util_get_model_names() == [model]
     assert api.util_get_current_model() == model
     api.util_set_model(model)
@@ -468,14 +467,14 @@ def test_embeddings(tmp_path: Path):
     generator = LocalGenerator(pipe, *limits, observer, embeddings=folder)
     width = sum(encoder.hidden_size for encoder in pipe._config.text_encoders.values())
     with serve(a1111="keys", generator=generator, observer=observer) as site:
-        wait_until(lambda: generator.model.embeddings)
+        wait_until(lambda: generator.facts.embeddings)
         [(name, found)] = client_of(site).get_embeddings()["loaded"].items()
         assert (name, found["vectors"], found["shape"]) == ("style", 3, width)
         assert found.keys() == {"step", "sd_checkpoint", "sd_checkpoint_name", "shape", "vectors"}
         [described] = httpx.get(f"{site.url}/v1/model").json()["embeddings"]
         assert described == {"name": "style", "vectors": 3, "width": width}
         (tmp_path / "style.safetensors").unlink()
-        wait_until(lambda: not generator.model.embeddings)
+        wait_until(lambda: not generator.facts.embeddings)
         assert client_of(site).get_embeddings() == {"loaded": {}, "skipped": {}}
 
 

@@ -118,7 +118,7 @@ def test_every_size_there_is():
     rates, more = RateLimits(None, None), ((16, 8),)
     generator = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=more)
     with serve(generator=generator) as site:
-        wait_until(lambda: not generator.model.coming_sizes)
+        wait_until(lambda: not generator.facts.coming_sizes)
         assert httpx.get(f"{site.url}/v1/model").json()["more_sizes"] == [[16, 8]]
         for size in ("16x8", "8x8", "auto"):
             body = {"prompt": "a star", "size": size}

@@ -236,8 +236,7 @@ def test_compression_is_the_quality(
     site: Site, client: openai.OpenAI, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ):
     monkeypatch.setattr(site.pipe, "picture", noise)
-    for side in ("height", "width"):
-        monkeypatch.setattr(site.pipe, side, 64)
+    monkeypatch.setattr(site.pipe, "facts", replace(site.pipe.facts, height=64, width=64))
 
     def size(**more: Any) -> int:
         answer = generate(client, output_format=kind, extra_body={"seed": 7}, **more)
@@ -376,7 +375,7 @@ def test_no_call_has_pictures_of_two_models(stream: bool):
     class Upgraded(Counted):
         async def submit(self, request: Request) -> None:
             await super().submit(request)
-            self.model = replace(self.model, name="newer")
+            self.facts = replace(self.facts, name="newer")
 
     with (
         serve(generator=Upgraded()) as site,
@@ -495,7 +494,7 @@ def test_models(client: openai.OpenAI):
 
 def test_a_model_of_the_hub():
     pipe = FakePipeline()
-    pipe.model = "stabilityai/stable-diffusion-xl-base-1.0"  # type: ignore[misc]
+    pipe.facts = replace(pipe.facts, name="stabilityai/stable-diffusion-xl-base-1.0")
     generator = LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
     with serve(generator=generator) as site:
         client = client_of(site)

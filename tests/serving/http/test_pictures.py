@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
-from serving.generator import Model, Request
+from pipeline.facts import Facts
+from serving.generator import Request
 from serving.generators.local import LocalGenerator
 from serving.http import limits
 from serving.metrics import Observer
@@ -113,12 +114,12 @@ def test_what_does_not_fit_together(site: Site, given: dict[str, Any], field: st
 
 
 class Special(LocalGenerator):
-    """A generator whose model is for inpainting, or takes no pictures."""
+    """A generator whose model has other facts."""
 
     def __init__(self, **changes: Any) -> None:
         rates = RateLimits(None, None)
         super().__init__(FakePipeline().as_pipeline(), Limits(), rates, Observer())
-        self.model = replace(self.model, **changes)
+        self.facts = replace(self.facts, **changes)
 
 
 def test_a_model_for_inpainting_needs_a_picture_and_a_mask():
@@ -148,12 +149,6 @@ def test_a_request_says_where_the_refiner_goes_on(site: Site):
         assert events_of(post(refining, BODY | {"denoising_end": 0.5}))[-1][0] == "done"
         error = error_of(post(refining, BODY | {"denoising_end": 1.5}))
         assert error["param"] == "denoising_end"
-
-
-def test_a_model_that_takes_no_pictures():
-    with serve(generator=Special(takes_image=False)) as site:
-        error = error_of(post(site, BODY | {"image": base64_of(saved(GREY))}))
-        assert error["message"] == "image cannot be used; this model draws from words alone"
 
 
 # --- hostile files
@@ -271,7 +266,7 @@ def test_no_file_is_opened_for_a_client_that_has_left(
 ):
     gate, opened, waiting = threading.Event(), [], []
 
-    def checked(request: Request, model: Model) -> None:
+    def checked(request: Request, facts: Facts) -> None:
         waiting.append(request.prompt)
 
     def gated(request: Request, given: Input, sizes: Any) -> Request:

@@ -10,14 +10,15 @@ import pytest
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from pipeline.setting_kinds import Number
-from serving.generator import Error, ErrorKind, Model, Step
+from serving.generator import Error, ErrorKind, Step
 from serving.generators import client, compatibility
 from serving.http import schemas
 from serving.messages import Code, Message, untranslated
+from tests.fake_pipeline import FakePipeline
 
 NOT_FINISHED = Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 4.5}))
 
-MODEL = Model("a", None, False, "cpu", 1, 8, 8, 4, 25, 50, "Stable Diffusion", True, "euler", "")
+MODEL = FakePipeline.facts
 
 
 def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch):

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pipeline.facts import Facts
 from pipeline.images.inputs import fitted, read_image
 from pipeline.images.opening import MAX_SIDE
-from serving.generator import ErrorKind, Model, Request, RequestError
+from serving.generator import ErrorKind, Request, RequestError
 from serving.messages import Code
 from serving.requests import inputs
 from serving.requests.inputs import Input, Inputs
+from tests.fake_pipeline import FakePipeline
 
-MODEL = Model("a", None, False, "cpu", 1, 8, 8, 4, 25, 50, "Stable Diffusion", True, "euler", "")
-SIZES = replace(MODEL, takes_image=True, more_sizes=((16, 8), (8, 16)))
+MODEL = FakePipeline.facts
+SIZES = replace(MODEL, more_sizes=((16, 8), (8, 16)))
 REQUEST = Request("a star", seed=7, address="one")
 
 
@@ -40,8 +42,8 @@ def with_hole(width: int, height: int, box: tuple[int, int, int, int]) -> Image.
     return picture
 
 
-def added(given: Input, request: Request = REQUEST, model: Model = SIZES) -> Request:
-    return asyncio.run(Inputs().added(request, given, model))
+def added(given: Input, request: Request = REQUEST, facts: Facts = SIZES) -> Request:
+    return asyncio.run(Inputs().added(request, given, facts))
 
 
 def opened(png: bytes | None) -> Image.Image:

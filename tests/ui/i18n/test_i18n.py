@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 from pathlib import Path
 from string import Formatter
 from types import ModuleType, SimpleNamespace
@@ -11,16 +12,24 @@ import gradio
 import pytest
 from gradio.context import LocalContext
 
-from serving.generator import Model, Request, RequestError
+from serving.generator import Request, RequestError
 from serving.messages import ENGLISH, Code, Message, untranslated
 from serving.requests import admission
+from tests import models
 from ui import i18n
 from ui.i18n import en
 from ui.model_kind import Kind
 from ui.styles import styles_for
 
-MODEL = Model(
-    "MODEL", None, False, "DEVICE", 6, 333, 444, 4, 25, 50, "FAMILY", True, "euler", "none"
+MODEL = replace(
+    models.MODEL,
+    name="MODEL",
+    device="DEVICE",
+    num_devices=6,
+    height=333,
+    width=444,
+    family="FAMILY",
+    safety_checker=True,
 )
 RANGES = (Code.OUT_OF_RANGE, Code.NOT_WHOLE)
 OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
@@ -43,7 +52,7 @@ SAMPLES: dict[str, Any] = {
     "lines": 15,
     "missing": ["ONE", "OTHER"],
     "low": 16,
-    "model": MODEL,
+    "facts": MODEL,
     "name": "NAME",
     "number": 7.5,
     "chunks": 14,

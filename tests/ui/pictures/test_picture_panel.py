@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from pipeline.images.metadata import Settings
-from serving.generator import Model
+from tests.models import MODEL
 from ui import i18n
 from ui.form import Fields
 from ui.model_kind import Kind
@@ -16,9 +16,6 @@ from ui.pictures import picture_panel
 from ui.pictures.saved import Picture, Unfinished
 from ui.styles import Typed, styles_for
 
-MODEL = Model(
-    "org/model", None, False, "cpu", 1, 256, 256, 4, 25, 50, "Stable Diffusion XL", False, "", ""
-)
 STYLES = styles_for(Kind.MINIATURE)
 SETTINGS = [
     Settings(

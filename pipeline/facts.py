@@ -1,0 +1,241 @@
+"""Facts about a model: all that a request can name, and what its settings depend on.
+
+Nothing here imports JAX.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.request import FULL, MAX_CACHE_INTERVAL, TINY
+from pipeline.schedulers.config import (
+    DEFAULT_SIGMAS,
+    MAX_INFERENCE_STEPS,
+    SCHEDULERS,
+    SIGMA_KEYS,
+)
+from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+
+LIVE_STEPS = 4  # about as many as a live picture should take
+
+
+@dataclass(frozen=True)
+class LoraFacts:
+    """Description of a LoRA that requests can name. The texts are those of its file.
+
+    Attributes:
+        name: name in requests.
+        title: name for people.
+        words: trigger words, which make it work best in prompts.
+        digest: equal for equal files; "" if the file could not be read.
+        pictured: whether there is a picture of it.
+        doubled: paths of several files with this name, none of which is used; usually none.
+    """
+
+    name: str
+    title: str
+    words: tuple[str, ...] = ()
+    digest: str = ""
+    pictured: bool = False
+    doubled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EmbeddingFacts:
+    """Description of a textual inversion that prompts can name.
+
+    Attributes:
+        name: name in prompts.
+        vectors: the number of tokens that it takes the place of.
+        width: the number of elements of a vector, of all text encoders together.
+    """
+
+    name: str
+    vectors: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Description of the model that draws; the body of `/v1/model`.
+
+    Attributes:
+        name, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
+            the Hub.
+        bundled: whether it is the miniature that comes with this program.
+        device, num_devices: the devices in use, such as "NVIDIA H200" and 1.
+        height, width: the default size of the pictures, in pixels.
+        images_per_request: the most pictures of a request, and the number of slots.
+        num_inference_steps, guidance_scale: the defaults of requests.
+        max_inference_steps: the most steps of a request.
+        family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
+        safety_checker: whether the checkpoint's safety checker blurs the pictures that it flags.
+        screened: whether the operator's own function checks the pictures.
+        scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
+            of `pipeline.schedulers.config.SCHEDULERS`.
+        schedulers, sigma_schedules: those that requests can name.
+        refused_schedulers: the names of the other schedulers, each with the reason why it does not
+            fit the model.
+        num_train_timesteps: the number of timesteps that the model was trained with.
+        version: JAX's version, the networks' dtype and their quantisation. If one of these changes,
+            so do the pictures.
+        more_sizes, coming_sizes: other (width, height) to ask for, and those that are not ready.
+        loras, embeddings: sorted by name; they may change while the model draws.
+        distilled: whether it draws in few steps without a LoRA.
+        vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
+        tiny_vae: the name of the tiny VAE; None if there is none.
+        live: whether it draws live pictures, see `serving.generator.Request`.
+        needs_mask: whether it is for inpainting, and draws only from a picture and a mask.
+        needs_image: whether it is a refiner, and draws only from a picture or from latents.
+        refiner: the name of the refiner that draws the last steps; None if there is none.
+        step_cache: whether requests can have a `cache_interval` above 1.
+        quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
+    """
+
+    name: str
+    revision: str | None
+    device: str
+    num_devices: int
+    height: int
+    width: int
+    images_per_request: int
+    num_inference_steps: int
+    family: str
+    safety_checker: bool
+    scheduler: str
+    version: str
+    bundled: bool = False
+    screened: bool = False
+    max_inference_steps: int = MAX_INFERENCE_STEPS
+    more_sizes: tuple[tuple[int, int], ...] = ()
+    coming_sizes: tuple[tuple[int, int], ...] = ()
+    loras: tuple[LoraFacts, ...] = ()
+    embeddings: tuple[EmbeddingFacts, ...] = ()
+    guidance_scale: float = 5.0
+    distilled: bool = False
+    vae: str | None = None
+    unet: str | None = None
+    sigma_schedule: str = DEFAULT_SIGMAS
+    schedulers: tuple[str, ...] = tuple(SCHEDULERS)
+    sigma_schedules: tuple[str, ...] = (DEFAULT_SIGMAS, *SIGMA_KEYS.values())
+    refused_schedulers: tuple[tuple[str, str], ...] = ()
+    num_train_timesteps: int = 1000
+    tiny_vae: str | None = None
+    live: bool = False
+    needs_mask: bool = False
+    needs_image: bool = False
+    refiner: str | None = None
+    step_cache: bool = False
+    quantization: str | None = None
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Width and height of the pictures that a request can ask for; the default comes first."""
+        return (self.width, self.height), *self.more_sizes
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """The decoders that requests can name."""
+        return (FULL,) if self.tiny_vae is None else (FULL, TINY)
+
+    @property
+    def max_cache_interval(self) -> int:
+        """The largest `cache_interval` that requests can have."""
+        return MAX_CACHE_INTERVAL if self.step_cache else 1
+
+    @property
+    def usable_loras(self) -> dict[str, LoraFacts]:
+        """The LoRAs that can be used, by name."""
+        return {lora.name: lora for lora in self.loras if not lora.doubled}
+
+    @property
+    def recipes(self) -> tuple[LoraRecipe, ...]:
+        """The recipes that requests can name, by which a LoRA draws in few steps."""
+        return () if self.distilled else find_lora_recipes(self.usable_loras, self.family)
+
+    @property
+    def recipe_names(self) -> tuple[str, ...]:
+        """The names of the recipes that requests can name."""
+        return tuple(recipe.name for recipe in self.recipes)
+
+    @property
+    def live_recipe(self) -> str | None:
+        """The name of the recipe for live pictures; None if the model needs many steps.
+
+        It is "" for a distilled model, which needs no recipe.
+        """
+        if self.distilled:
+            return ""
+        nearest = sorted(self.recipes, key=lambda recipe: abs(recipe.steps[0] - LIVE_STEPS))
+        return nearest[0].name if nearest else None
+
+
+# The fields that, together with the request, determine the pictures to the bit.
+_DRAWN_WITH = (
+    "name",
+    "revision",
+    "vae",
+    "unet",
+    "tiny_vae",
+    "refiner",
+    "scheduler",
+    "sigma_schedule",
+    "version",
+    "device",
+    "num_devices",
+    "height",
+    "width",
+    "images_per_request",
+    "max_inference_steps",
+    "safety_checker",
+    "screened",
+    "step_cache",
+    "quantization",
+)
+
+
+def differences(one: Facts, other: Facts) -> str:
+    """Return why two models draw a request differently; "" if the pictures are the same."""
+    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
+    return ", ".join(
+        f"{name} {mine!r}, not {theirs!r}" for name, mine, theirs in pairs if mine != theirs
+    )
+
+
+# The fields that are no property of the model alone: several instances add them up.
+_OFFERS: dict[str, Any] = {
+    "more_sizes": (),
+    "coming_sizes": (),
+    "loras": (),
+    "embeddings": (),
+    "live": False,
+}
+
+
+def without_offers(facts: Facts) -> Facts:
+    """Return the facts that are the same for all instances of a model."""
+    return replace(facts, **_OFFERS)
+
+
+def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
+    """Return the facts about a model with what its instances offer together.
+
+    Requests can name what one instance has; prompts, which go to any of them, name the embeddings
+    that all have. Without instances the facts stay as they are.
+    """
+    if not instances:
+        return facts
+    more = dict.fromkeys(size for one in instances for size in one.more_sizes)
+    coming = dict.fromkeys(size for one in instances for size in one.coming_sizes)
+    # Of LoRAs with one name, usable ones and those of earlier instances come first.
+    loras = sorted((lora for one in instances for lora in one.loras), key=lambda x: bool(x.doubled))
+    by_name = {lora.name: lora for lora in reversed(loras)}
+    first, *others = (one.embeddings for one in instances)
+    return replace(
+        facts,
+        more_sizes=tuple(more),
+        coming_sizes=tuple(size for size in coming if size not in more),
+        loras=tuple(by_name[name] for name in sorted(by_name)),
+        embeddings=tuple(one for one in first if all(one in other for other in others)),
+        live=all(one.live for one in instances),
+    )
