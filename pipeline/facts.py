@@ -3,11 +3,13 @@
 Nothing here imports JAX.
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.request import FULL, MAX_CACHE_INTERVAL, TINY
+from pipeline.request import FULL, MAX_CACHE_INTERVAL, TINY, GenerateRequest
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
@@ -48,11 +50,13 @@ class EmbeddingFacts:
         name: name in prompts.
         vectors: the number of tokens that it takes the place of.
         width: the number of elements of a vector, of all text encoders together.
+        digest: equal for equal files.
     """
 
     name: str
     vectors: int
     width: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +204,25 @@ def differences(one: Facts, other: Facts) -> str:
     return ", ".join(
         f"{name} {mine!r}, not {theirs!r}" for name, mine, theirs in pairs if mine != theirs
     )
+
+
+def digest_of(request: GenerateRequest, facts: Facts) -> str:
+    """Return the digest of what decides a resolved request's pictures beside the request.
+
+    This is the model, with the LoRAs that the request names and the embeddings that its prompts
+    may name. Two instances that have the same draw the same pictures.
+    """
+    texts = [request.prompt, request.negative_prompt or ""]
+    prompts = " ".join(each if isinstance(each, str) else " ".join(each) for each in texts)
+    loras = {lora.name: lora.digest for lora in facts.loras if lora.name in request.lora_weights}
+    embeddings = {
+        embedding.name: embedding.digest
+        for embedding in facts.embeddings
+        if embedding.name.casefold() in prompts.casefold()
+    }
+    model = [getattr(facts, name) for name in _DRAWN_WITH]
+    named = json.dumps([model, loras, embeddings], sort_keys=True)
+    return hashlib.sha256(named.encode()).hexdigest()
 
 
 # The fields that are no property of the model alone: several instances add them up.

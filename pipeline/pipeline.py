@@ -369,8 +369,8 @@ class SDXLPipeline:
         sizes = [(width, height) for height, width in self._by_size]
         loras = [LoraFacts(name, name, digest=lora.digest) for name, lora in self.loras.items()]
         embeddings = [
-            EmbeddingFacts(name, embedding.length, sum(rows.shape[1] for rows in embedding.vectors))
-            for name, embedding in self.embeddings.items()
+            EmbeddingFacts(name, each.length, sum(x.shape[1] for x in each.vectors), each.digest)
+            for name, each in self.embeddings.items()
         ]
         return replace(
             self._facts,

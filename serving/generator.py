@@ -39,6 +39,8 @@ class Request(GenerateRequest):
         image: the picture to start from, as a PNG file that `requests.inputs` made; it is dropped
             when the request ends.
         mask: the part of `image` to redraw, in white, as a PNG file of its size; dropped likewise.
+        digest: of what the request must be drawn with (`pipeline.facts.digest_of`), if an instance
+            passes it on; otherwise "".
     """
 
     images: int | None = None
@@ -52,6 +54,7 @@ class Request(GenerateRequest):
     live: bool = False
     image: bytes | None = field(default=None, repr=False)
     mask: bytes | None = field(default=None, repr=False)
+    digest: str = ""
 
     @property
     def input_bytes(self) -> int:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pipeline.facts import Facts
 from serving.generator import Done, Error, ErrorKind, Event, Length, Load
 from serving.http import schemas
-from serving.http.events import HOP_HEADER
+from serving.http.events import HOP_HEADER, NO_DIGEST
 from serving.messages import Code, Message
 
 LENGTH_WITHIN_S = 2.0  # a visitor who types has typed on by then
@@ -28,7 +28,7 @@ _TIMEOUT = httpx.Timeout(10.0, read=40.0)
 # an event at most one picture, blurred and not, or previews.
 _MAX_ANSWER_BYTES, _MAX_LINE_BYTES = 2**22, 2**26
 # No compression: a small answer must not exceed the limits when it is unpacked.
-_HEADERS = {HOP_HEADER: "1", "Accept-Encoding": "identity"}
+_HEADERS = {HOP_HEADER: NO_DIGEST, "Accept-Encoding": "identity"}
 # Errors of one instance after which a request may succeed on another.
 ELSEWHERE = {
     ErrorKind.STOPPING,
@@ -193,9 +193,11 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
 
 
 async def stream(
-    client: httpx.AsyncClient, url: str, body: dict[str, object]
+    client: httpx.AsyncClient, url: str, body: dict[str, object], digest: str
 ) -> AsyncGenerator[Event]:
     """Send a request to an instance, and yield its events up to its ending.
+
+    An instance that would draw it with other files than those of `digest` refuses it.
 
     Raises:
         BackendError: if the instance is lost, refuses the request, or sends an invalid answer.
@@ -203,7 +205,11 @@ async def stream(
     """
     try:
         async with client.stream(
-            "POST", f"{url}/v1/generate", json=body, headers=_HEADERS, timeout=_TIMEOUT
+            "POST",
+            f"{url}/v1/generate",
+            json=body,
+            headers={**_HEADERS, HOP_HEADER: digest},
+            timeout=_TIMEOUT,
         ) as answer:
             if answer.status_code != 200:
                 async with asyncio.timeout(ANSWER_S):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from pipeline.facts import Facts, differences, merged, without_offers
+from pipeline.facts import Facts, differences, digest_of, merged, without_offers
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
     Error,
@@ -114,18 +114,22 @@ class Backend:
         return sum(self.drawing.values())
 
     def draws(self, request: Request, facts: Facts) -> bool:
-        """Return whether it has a free slot and draws a request as `model` does.
+        """Return whether it has a free slot and draws a request as a model with these facts does.
 
         If the request has more pictures than there are free slots, the others wait there.
         """
-        if not self.healthy or self.resting or not self.agrees(facts):
+        if not self.healthy or self.resting or not self.agrees(facts) or self.facts is None:
             return False
-        served = self.facts
         return (
-            served is not None
-            and self.pictures < served.images_per_request
-            and _has_all(served, request, facts)
+            self.pictures < self.facts.images_per_request
+            and request.size in (None, *self.facts.sizes)
+            and self.has_all(request, facts)
         )
+
+    def has_all(self, request: Request, facts: Facts) -> bool:
+        """Return whether it has the model and the files with which `facts` draw a request."""
+        here = self.facts
+        return here is not None and digest_of(request, here) == digest_of(request, facts)
 
     def agrees(self, facts: Facts) -> bool:
         """Return whether it is known to draw the same pictures as `model`."""
@@ -280,13 +284,13 @@ class RemoteGenerator(RequestLifecycle):
     def _goes_on(self, record: Record) -> bool:
         """Return whether a request can begin again; end it if it cannot.
 
-        If no instance has the model it began with, it begins again with the new model. It cannot
-        if some of its pictures are there: the others must not come from another model.
+        If no instance has the model and the files that it began with, it begins again with those
+        of now. It cannot if some of its pictures are there: the others must not be drawn otherwise.
         """
-        begun_with = self._begun_with[record.request.id]
-        if not differences(begun_with, self.facts):
+        request, begun_with = record.request, self._begun_with[record.request.id]
+        if digest_of(request, begun_with) == digest_of(request, self.facts):
             return True
-        if any(backend.agrees(begun_with) for backend in self._backends):
+        if any(backend.has_all(request, begun_with) for backend in self._backends):
             return True
         if record.images:
             self._registry.end(record, ErrorKind.UNAVAILABLE, Message(Code.REPLACED))
@@ -382,10 +386,12 @@ class RemoteGenerator(RequestLifecycle):
         # from before a restart of this process.
         own_id = f"{request.id[:48]}-{attempt}-{secrets.token_hex(4)}"
         body = schemas.from_request(request) | {"id": own_id, "keep": False}
+        facts = self._begun_with[request.id]
+        sent = stream(self._client, backend.url, body, digest_of(request, facts))
         try:
             async with (
                 asyncio.timeout(None) as backend.streams[request.id],
-                aclosing(stream(self._client, backend.url, body)) as events,
+                aclosing(sent) as events,
             ):
                 async for event in events:
                     backend.silent = 0
@@ -393,7 +399,7 @@ class RemoteGenerator(RequestLifecycle):
                         continue  # this generator publishes its own
                     if isinstance(event, Error) and event.kind in ELSEWHERE:
                         raise BackendError(str(event.message), str(event.kind))
-                    check(event, record, self._begun_with[request.id])
+                    check(event, record, facts)
                     self._registry.publish(record, event)
                     if isinstance(event, Step):
                         self._hear_step(backend, record, event, began)
@@ -503,17 +509,6 @@ class RemoteGenerator(RequestLifecycle):
         """Return facts with what all usable instances offer; the same if there are none."""
         used = [backend for backend in self._backends if self._takes_new(backend)]
         return merged(facts, [backend.facts for backend in used if backend.facts])
-
-
-def _has_all(instance: Facts, request: Request, facts: Facts) -> bool:
-    """Return whether an instance has the size and the LoRAs of a request, as `facts` has them."""
-    if request.size not in (None, *instance.sizes):
-        return False
-    here, there = facts.usable_loras, instance.usable_loras
-    return all(
-        name in there and (name not in here or there[name].digest == here[name].digest)
-        for name in request.lora_weights
-    )
 
 
 def _give_up(backend: Backend) -> None:

@@ -22,12 +22,18 @@ from serving.http.limits import give_back_body
 from serving.messages import Code, Message, untranslated
 from serving.requests import inputs, readers
 
-# Marks a request that another instance passed on.
+# Marks a request that another instance passed on. Its value is the request's digest, or NO_DIGEST.
 HOP_HEADER = "X-SDXL-Hop"
+NO_DIGEST = "1"
 
 RequestId = Annotated[str, Path(pattern=schemas.ID)]
 
 Followed = tuple[str, AsyncGenerator[Event]]  # id and events of a request
+
+
+def _digest(sender: HttpRequest) -> str:
+    digest = sender.headers.get(HOP_HEADER, "")
+    return "" if digest == NO_DIGEST else digest
 
 
 def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter:
@@ -51,6 +57,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
             visitor=keys.visitor(sender),
             address=address_of(sender),
             **schemas.generate_fields(body),
+            digest=_digest(sender),
         )
         opening = inputs.shared().added(request, body.take_input(), generator.facts)
         request = await while_connected(sender, opening)

@@ -212,7 +212,7 @@ def from_request(request: Request) -> dict[str, Any]:
     Settings that change nothing are left out, because older instances may not know them.
     """
     fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
-    del fields["visitor"], fields["address"]
+    del fields["visitor"], fields["address"], fields["digest"]
     for name in ("image", "mask"):
         file = fields.pop(name)
         if file is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.errors import InputError
-from pipeline.facts import Facts
+from pipeline.facts import Facts, digest_of
 from pipeline.request import (
     TINY,
     GenerateRequest,
@@ -76,6 +76,16 @@ def check_fields(request: Request, facts: Facts) -> None:
     check_input(request, facts)
     check_size(request, facts)
     check_loras(request, facts)
+
+
+def check_digest(request: Request, facts: Facts) -> None:
+    """Check that a request which was passed on would be drawn here with what it was checked with.
+
+    Raises:
+        RequestError: if not; another instance may draw it.
+    """
+    if request.digest and request.digest != digest_of(request, facts):
+        raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
 
 
 def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:

@@ -16,7 +16,7 @@ from serving.generator import ErrorKind, Event, Length, Load, Queued, Request, R
 from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.admission import check_fields, check_words, expand
+from serving.requests.admission import check_digest, check_fields, check_words, expand
 from serving.requests.eta import Pace
 from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
@@ -159,6 +159,7 @@ class RequestLifecycle(ABC):
         try:
             request = expand(request, self.facts)
             self._check_id(request)
+            check_digest(request, self.facts)
             check_fields(request, self.facts)
             self._check_room(request)
             read = partial(check_words, request, self._blocked)

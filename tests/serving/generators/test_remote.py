@@ -26,7 +26,8 @@ from safetensors.numpy import save_file
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
-from pipeline.facts import EmbeddingFacts, Facts, differences, merged
+from pipeline.facts import EmbeddingFacts, Facts, LoraFacts, differences, digest_of, merged
+from pipeline.request import GenerateRequest
 from serving import waiting
 from serving.generator import Done, ErrorKind, Image, Load, Request, RequestError
 from serving.generators import client as generator_client
@@ -34,6 +35,7 @@ from serving.generators import local, remote
 from serving.generators.local import LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.generators.remote import RemoteGenerator
+from serving.http.events import HOP_HEADER
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.rate_limits import RateLimits
@@ -597,6 +599,42 @@ def test_the_embeddings_of_all_instances_are_offered() -> None:
     models = [replace(MODEL, embeddings=each) for each in ((other, style), (style,), (style,))]
     assert merged(MODEL, models).embeddings == (style,)
     assert merged(MODEL, models[:1]).embeddings == (other, style)
+
+
+def test_a_request_is_drawn_with_the_files_that_it_was_checked_with() -> None:
+    """An instance whose file has changed refuses what was checked with the old one.
+
+    It is sent requests again after the next health check.
+    """
+    lora = LoraFacts("pixel", "Pixel", digest="old")
+    pipe = FakePipeline()
+    pipe.loras["pixel"] = Path("pixel.safetensors")
+    there = LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
+    there.facts = replace(there.facts, loras=(lora,))
+    with serve(generator=there) as site, front_of(site.url) as front:
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["loras"])
+        there.facts = replace(there.facts, loras=(replace(lora, digest="new"),))
+        body = {"prompt": "a star", "loras": {"pixel": 0.5}}
+        hop = {HOP_HEADER: digest_of(GenerateRequest("a star", loras="pixel:0.5"), MODEL)}
+        refused = httpx.post(f"{site.url}/v1/generate", json=body, headers=hop)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        assert generate(front, loras={"pixel": 0.5})[-1][0] == "done"
+
+
+def test_a_digest_covers_what_a_request_names() -> None:
+    embeddings = EmbeddingFacts("style", 3, 64, "a"), EmbeddingFacts("other", 1, 64, "b")
+    facts = replace(MODEL, embeddings=embeddings, loras=(LoraFacts("pixel", "", digest="c"),))
+    ask = GenerateRequest("a STYLE fox", loras="pixel:0.5")
+    same = replace(facts, embeddings=embeddings[:1], num_inference_steps=3)
+    assert digest_of(ask, same) == digest_of(ask, facts)
+    for other in (
+        replace(facts, embeddings=()),
+        replace(facts, embeddings=(replace(embeddings[0], digest="x"),)),
+        replace(facts, loras=(LoraFacts("pixel", "", digest="x"),)),
+        replace(facts, revision="2"),
+    ):
+        assert digest_of(ask, other) != digest_of(ask, facts)
+    assert digest_of(replace(ask, loras=""), facts) != digest_of(ask, facts)
 
 
 def test_a_live_picture_of_an_instance(tmp_path: Path):
