@@ -86,6 +86,7 @@ class Facts:
         more_sizes, coming_sizes: other (width, height) to ask for, and those that are not ready.
         loras, embeddings: sorted by name; they may change while the model draws.
         distilled: whether it draws in few steps without a LoRA.
+        timesteps: those of a distilled model's usual run, such as "999,749"; "" for spaced ones.
         vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
         live: whether it draws live pictures, see `serving.generator.Request`.
@@ -117,6 +118,7 @@ class Facts:
     embeddings: tuple[EmbeddingFacts, ...] = ()
     guidance_scale: float = 5.0
     distilled: bool = False
+    timesteps: str = ""
     vae: str | None = None
     unet: str | None = None
     sigma_schedule: str = DEFAULT_SIGMAS

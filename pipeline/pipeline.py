@@ -696,7 +696,6 @@ class SDXLPipeline:
         count = facts.images_per_request if images is None else images
         check_count("images", count, 1, facts.images_per_request)
         checked = resolve(check_request(request, count), facts, has_image=inputs.image is not None)
-        checked = self._with_own_timesteps(checked)
         checked = resolved(checked, self.wildcard_dir, cancelled)
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
@@ -798,15 +797,6 @@ class SDXLPipeline:
             return Length(tokens.count, length, tokens.truncated)
         return Length(tokens.count - 2, chunks * (length - 2), tokens.truncated, tokens.chunks)
 
-    def _with_own_timesteps(self, request: Request) -> Request:
-        """Return a request with the timesteps of a distilled model's recipe, if it follows it."""
-        own = self._config.recipe
-        if own is None or self._facts.scheduler != own.scheduler or request.scheduler:
-            return request
-        if request.timesteps or request.steps != len(own.timesteps):
-            return request
-        return replace(request, timesteps=own.settings["timesteps"])
-
     def _scheduler_of(self, request: Request) -> SchedulerConfig:
         """Return the configuration of the scheduler that draws a request.
 
@@ -864,6 +854,9 @@ def _read_facts(
     quantization = compiled.target.quantization
     version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
     defaults = _defaults(config.recipe)
+    recipe, timesteps = config.recipe, ""
+    if recipe is not None and recipe.scheduler == config.scheduler.name:
+        timesteps = recipe.settings["timesteps"]
     return Facts(
         name=checkpoint.model,
         revision=checkpoint.revision,
@@ -890,7 +883,8 @@ def _read_facts(
         images_per_request=shapes.images,
         num_inference_steps=num_inference_steps or defaults["num_inference_steps"],
         guidance_scale=defaults["guidance_scale"],
-        distilled=config.recipe is not None,
+        distilled=recipe is not None,
+        timesteps=timesteps,
         device=devices.flat[0].device_kind,
         num_devices=devices.size,
     )

@@ -19,7 +19,7 @@ R = TypeVar("R", bound=GenerateRequest)
 
 
 def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
-    """Decide what a request leaves to the model: LoRAs, recipe, strength, and whether to refine.
+    """Decide what a request leaves to the model: recipe, LoRAs, timesteps, strength, refiner.
 
     A resolved request resolves to itself. The request may have any other faults.
 
@@ -33,6 +33,9 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     """
     few_steps = facts.distilled or ask.recipe != ""
     request = with_recipe(with_named_loras(ask), facts.recipes)
+    is_usual = request.steps == facts.timesteps.count(",") + 1 and not request.scheduler
+    if facts.timesteps and is_usual and not request.timesteps:
+        request = dataclasses.replace(request, timesteps=facts.timesteps)
     if has_image and request.strength is None:
         request = dataclasses.replace(request, strength=STRENGTH)
     if facts.refiner is not None and few_steps and request.denoising_end is None:

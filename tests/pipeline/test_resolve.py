@@ -52,6 +52,7 @@ models = st.builds(
     lambda **changes: replace(QUICK, **changes),
     refiner=st.sampled_from([None, "refiner"]),
     distilled=st.booleans(),
+    timesteps=st.sampled_from(["", "999,749,499,249"]),
 )
 
 
@@ -72,6 +73,18 @@ def test_few_steps_are_not_refined():
     assert resolve(quick, QUICK, has_image=False).denoising_end is None
     chosen = resolve(replace(quick, denoising_end=0.5), refined, has_image=False)
     assert chosen.denoising_end == 0.5
+
+
+def test_a_distilled_model_has_its_timesteps_in_its_usual_run():
+    facts = replace(MODEL, distilled=True, timesteps="999,499")
+    usual = GenerateRequest("a fox", num_inference_steps=2)
+    assert resolve(usual, facts, has_image=False).timesteps == "999,499"
+    for other in (
+        replace(usual, num_inference_steps=4),
+        replace(usual, scheduler="euler"),
+        replace(usual, timesteps="900,100"),
+    ):
+        assert resolve(other, facts, has_image=False) == other
 
 
 def test_a_picture_to_start_from_has_a_strength():
