@@ -41,7 +41,7 @@
     place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
     place.files = first.files;
     place.dispatchEvent(new Event("change", { bubbles: true }));
-    show(panel, app);
+    show(panel);
   };
 
   // Outside the drop zone the browser would otherwise leave the page and open the file. Something
@@ -101,7 +101,7 @@
     const { panel } = await opened(app) ?? {};
     if (!panel) return;
     startAnew(picture, app);
-    show(panel, app);
+    show(panel);
   });
   document.addEventListener("change", ({ target }) => {
     if (!target.matches?.("[data-camera]") || !target.files.length) return;
@@ -122,7 +122,7 @@
     const { most } = JSON.parse(app.querySelector("#header [data-page]").dataset.page);
     const [file] = place.files;
     const why = isUnfit(file, place, most);
-    const isStart = starts(app) && why !== "unreadable";
+    const isStart = why !== "unreadable";
     if (isStart) start(file, app);
     if (!why) return;
     swallow(event);
