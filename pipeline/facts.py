@@ -214,17 +214,15 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     This is the model, with the LoRAs that the request names and the embeddings that its prompts
     may name. Two instances that have the same draw the same pictures.
     """
-    texts = [request.prompt, request.negative_prompt or ""]
-    prompts = " ".join(each if isinstance(each, str) else " ".join(each) for each in texts)
-    loras = {lora.name: lora.digest for lora in facts.loras if lora.name in request.lora_weights}
-    embeddings = {
-        embedding.name: embedding.digest
-        for embedding in facts.embeddings
-        if embedding.name.casefold() in prompts.casefold()
-    }
-    model = [getattr(facts, name) for name in _DRAWN_WITH]
-    named = json.dumps([model, loras, embeddings], sort_keys=True)
-    return hashlib.sha256(named.encode()).hexdigest()
+    texts = request.prompt, request.negative_prompt or ""
+    prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
+    prompts, wanted = prompts.casefold(), request.lora_weights
+    named = [
+        [getattr(facts, name) for name in _DRAWN_WITH],
+        {lora.name: lora.digest for lora in facts.loras if lora.name in wanted},
+        {each.name: each.digest for each in facts.embeddings if each.name.casefold() in prompts},
+    ]
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
 # The fields that are no property of the model alone: several instances add them up.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter, or_
+from operator import or_
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, Unpack
@@ -367,16 +367,16 @@ class SDXLPipeline:
     def facts(self) -> Facts:
         """All that requests can name, as of now. Any thread may read them."""
         sizes = [(width, height) for height, width in self._by_size]
-        loras = [LoraFacts(name, name, digest=lora.digest) for name, lora in self.loras.items()]
-        embeddings = [
+        loras = sorted(self.loras.items())
+        embeddings = (
             EmbeddingFacts(name, each.length, sum(x.shape[1] for x in each.vectors), each.digest)
-            for name, each in self.embeddings.items()
-        ]
+            for name, each in sorted(self.embeddings.items())
+        )
         return replace(
             self._facts,
             more_sizes=tuple(sizes[1:]),
-            loras=tuple(sorted(loras, key=attrgetter("name"))),
-            embeddings=tuple(sorted(embeddings, key=attrgetter("name"))),
+            loras=tuple(LoraFacts(name, name, digest=lora.digest) for name, lora in loras),
+            embeddings=tuple(embeddings),
         )
 
     @property
@@ -630,8 +630,10 @@ class SDXLPipeline:
         given = {name: value for name, value in settings.items() if value is not None}
         if isinstance(prompt, GenerateRequest):
             return replace(prompt, **given)
-        names = "num_inference_steps", "guidance_scale"
-        defaults = {name: getattr(self._facts, name) for name in names}
+        defaults = {
+            "num_inference_steps": self._facts.num_inference_steps,
+            "guidance_scale": self._facts.guidance_scale,
+        }
         return GenerateRequest(prompt, **defaults | given)
 
     def _check_again(
@@ -853,8 +855,8 @@ def _read_facts(
     replaced = {name: other.name for name, other in checkpoint.replacements.items()}
     quantization = compiled.target.quantization
     version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
-    defaults = _defaults(config.recipe)
     recipe, timesteps = config.recipe, ""
+    defaults = _defaults(recipe)
     if recipe is not None and recipe.scheduler == config.scheduler.name:
         timesteps = recipe.settings["timesteps"]
     return Facts(

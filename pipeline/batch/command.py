@@ -78,15 +78,16 @@ def _draw(
 def _identity(pipe: SDXLPipeline, given: Mapping[str, str | None]) -> dict[str, Any]:
     """Return all that decides about pictures beside their requests, for the journal."""
     paths = {name: Path(value) for name, value in given.items() if value is not None}
+    facts = pipe.facts
     return {
-        "model": [pipe.facts.name, pipe.facts.revision],
-        "networks": [pipe.facts.vae, pipe.facts.unet, pipe.facts.tiny_vae, pipe.facts.refiner],
+        "model": [facts.name, facts.revision],
+        "networks": [facts.vae, facts.unet, facts.tiny_vae, facts.refiner],
         "files": {name: str(path.resolve()) for name, path in paths.items() if path.exists()},
-        "size": [pipe.facts.height, pipe.facts.width],
-        "scheduler": [pipe.facts.scheduler, pipe.facts.sigma_schedule],
-        "safety checker": pipe.facts.safety_checker,
+        "size": [facts.height, facts.width],
+        "scheduler": [facts.scheduler, facts.sigma_schedule],
+        "safety checker": facts.safety_checker,
         "LoRAs": {name: info.digest for name, info in sorted(pipe.loras.items())},
-        "version": pipe.facts.version,
+        "version": facts.version,
     }
 
 

@@ -93,9 +93,10 @@ def draw(
         OSError: if a file cannot be read or written.
     """
     drawn: dict[Drawing, Item] = {}
+    slots = pipe.facts.images_per_request
     with _Prepared(pipe, items) as prepared, Writer(folder, journal) as writer:
         while True:
-            while sum(not drawing.entered for drawing in drawn) < pipe.facts.images_per_request:
+            while sum(not drawing.entered for drawing in drawn) < slots:
                 if (following := next(prepared, None)) is None:
                     break
                 item, drawing = following

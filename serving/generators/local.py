@@ -392,9 +392,7 @@ class LocalGenerator(RequestLifecycle):
                 self._stop(record)
             return
         # Previews are not screened, so there are none where pictures must be.
-        shows_early = request.previews and not (
-            self._pipe.facts.safety_checker or self._pipe.facts.screened
-        )
+        shows_early = request.previews and not (self.facts.safety_checker or self.facts.screened)
         self._devices.draw(drawing, pictures, tell, shows_early)
 
     def _prepare(self, request: Request, seated: Seated) -> Drawing:

@@ -113,23 +113,22 @@ class Backend:
         """The number of unfinished pictures that it draws for requests from here."""
         return sum(self.drawing.values())
 
-    def draws(self, request: Request, facts: Facts) -> bool:
-        """Return whether it has a free slot and draws a request as a model with these facts does.
+    def draws(self, request: Request, digest: str) -> bool:
+        """Return whether it has a free slot and draws a request with what its digest stands for.
 
         If the request has more pictures than there are free slots, the others wait there.
         """
-        if not self.healthy or self.resting or not self.agrees(facts) or self.facts is None:
+        if not self.healthy or self.resting or self.facts is None:
             return False
         return (
             self.pictures < self.facts.images_per_request
             and request.size in (None, *self.facts.sizes)
-            and self.has_all(request, facts)
+            and self.has_all(request, digest)
         )
 
-    def has_all(self, request: Request, facts: Facts) -> bool:
-        """Return whether it has the model and the files with which `facts` draw a request."""
-        here = self.facts
-        return here is not None and digest_of(request, here) == digest_of(request, facts)
+    def has_all(self, request: Request, digest: str) -> bool:
+        """Return whether it has the model and the files that a request's digest stands for."""
+        return self.facts is not None and digest_of(request, self.facts) == digest
 
     def agrees(self, facts: Facts) -> bool:
         """Return whether it is known to draw the same pictures as `model`."""
@@ -288,9 +287,10 @@ class RemoteGenerator(RequestLifecycle):
         of now. It cannot if some of its pictures are there: the others must not be drawn otherwise.
         """
         request, begun_with = record.request, self._begun_with[record.request.id]
-        if digest_of(request, begun_with) == digest_of(request, self.facts):
+        digest = digest_of(request, begun_with)
+        if digest == digest_of(request, self.facts):
             return True
-        if any(backend.has_all(request, begun_with) for backend in self._backends):
+        if any(backend.has_all(request, digest) for backend in self._backends):
             return True
         if record.images:
             self._registry.end(record, ErrorKind.UNAVAILABLE, Message(Code.REPLACED))
@@ -301,17 +301,17 @@ class RemoteGenerator(RequestLifecycle):
 
     def _end_if_impossible(self, record: Record) -> None:
         """End a request that the model cannot draw, not even with the sizes that are to come."""
-        model = self.facts
-        model = replace(model, more_sizes=(*model.more_sizes, *model.coming_sizes))
+        facts = replace(self.facts, more_sizes=self.facts.more_sizes + self.facts.coming_sizes)
         try:
-            admission.check_fields(record.request, model)
+            admission.check_fields(record.request, facts)
         except RequestError as error:
             self._registry.end(record, error.kind, Message(Code.REPLACED))
 
     def _suits(self, request: Request) -> bool:
+        digest = digest_of(request, self.facts)
         return any(
-            each.draws(request, self.facts) and each.in_use == request.loras
-            for each in self._backends
+            backend.in_use == request.loras and backend.draws(request, digest)
+            for backend in self._backends
         )
 
     @property
@@ -359,7 +359,8 @@ class RemoteGenerator(RequestLifecycle):
         def rank(one: Backend) -> tuple[int, bool, int]:
             return tried.count(one), one.in_use != request.loras, one.pictures + one.others
 
-        free = [backend for backend in self._backends if backend.draws(request, facts)]
+        digest = digest_of(request, facts)
+        free = [backend for backend in self._backends if backend.draws(request, digest)]
         return min(free, key=rank, default=None)
 
     def _over(self, record: Record) -> None:
@@ -507,8 +508,9 @@ class RemoteGenerator(RequestLifecycle):
 
     def _merged(self, facts: Facts) -> Facts:
         """Return facts with what all usable instances offer; the same if there are none."""
-        used = [backend for backend in self._backends if self._takes_new(backend)]
-        return merged(facts, [backend.facts for backend in used if backend.facts])
+        return merged(
+            facts, [one.facts for one in self._backends if self._takes_new(one) and one.facts]
+        )
 
 
 def _give_up(backend: Backend) -> None:

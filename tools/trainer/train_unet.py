@@ -19,7 +19,7 @@ def batches(
     """Return a function that makes the batch of a step from crops of a number of latents.
 
     It has latents, token ids, whether each prompt is left out, a random key, and SDXL's sizes and
-    corners. Crops of half the side have four times as many pictures: a step takes as long.
+    corners. Crops of half the side have four times as many pictures.
     """
     full = latents.shape[1]
     pixels = SIDE // full

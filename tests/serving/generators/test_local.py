@@ -135,7 +135,7 @@ def test_every_step_is_published():
 @pytest.mark.parametrize("safety_checker", [False, True])
 def test_with_a_safety_checker_there_are_no_previews(safety_checker: bool):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
-        pipe.facts = replace(pipe.facts, safety_checker=safety_checker)
+        generator.facts = replace(generator.facts, safety_checker=safety_checker)
         return await draw(generator, request(previews=True))
 
     previews = [event for event in run(test) if isinstance(event, Preview)]
