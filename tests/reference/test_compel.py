@@ -190,8 +190,8 @@ def test_pictures_of_long_prompts_agree() -> None:
         pooled_prompt_embeds=pooled[:1],
         negative_pooled_prompt_embeds=pooled[1:],
         latents=torch.from_numpy(noise).permute(0, 3, 1, 2),
-        height=drawn.height,
-        width=drawn.width,
+        height=drawn.facts.height,
+        width=drawn.facts.width,
         **asked,
     )
     assert relative_error(found.images, expected.latents) <= BOUND
