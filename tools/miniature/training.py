@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.typing import ArrayLike
-from optax import contrib
 
 from pipeline import platforms
 from pipeline.models.layers import ResnetBlock
@@ -58,20 +57,39 @@ def optimiser(steps: int, peak: float = 0.02, warmup: int = 100) -> optax.Gradie
     """
     matrices = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, peak / 50)
     others = optax.warmup_cosine_decay_schedule(0.0, peak / 10, warmup, steps, peak / 500)
-    muon = contrib.muon(
-        matrices, adam_learning_rate=others, muon_weight_dimension_numbers=_matrix_axes
+    muon = optax.chain(
+        optax.trace(0.95, nesterov=True),
+        optax.stateless(lambda updates, _: jax.tree.map(orthogonalised, updates)),
+        optax.scale_by_learning_rate(matrices),
     )
-    return optax.chain(optax.clip_by_global_norm(1.0), muon)
+    parts = {"muon": muon, "adam": optax.adamw(others, weight_decay=0.0, nesterov=True)}
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.partition(parts, _kinds))
 
 
-def _matrix_axes(params: Tree) -> Tree:
-    def axes(path: tuple[Any, ...], value: jax.Array) -> contrib.MuonDimensionNumbers | None:
-        if path[-1].key != "kernel":
-            return None
-        inputs = tuple(range(value.ndim - 1))
-        return contrib.MuonDimensionNumbers(reduction_axis=inputs, output_axis=value.ndim - 1)
+def _kinds(params: Tree) -> Tree:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "muon" if path[-1].key == "kernel" else "adam", params
+    )
 
-    return jax.tree_util.tree_map_with_path(axes, params)
+
+def orthogonalised(kernel: jax.Array) -> jax.Array:
+    """Return about the nearest matrix with orthonormal columns or rows, scaled for its width.
+
+    The last axis of the kernel is the matrix's columns. Muon's five Newton-Schulz iterations are
+    polynomials of the smaller Gram matrix: a third of the arithmetic for a convolution's kernel.
+    """
+    matrix = kernel.reshape(-1, kernel.shape[-1])
+    inputs, outputs = matrix.shape
+    tall = inputs > outputs
+    matrix = matrix if tall else matrix.T
+    matrix /= jnp.linalg.norm(matrix) + 1e-8
+    gram = matrix.T @ matrix
+    product = identity = jnp.eye(len(gram))
+    for _ in range(5):
+        factor = 3.4445 * identity - 4.7750 * gram + 2.0315 * gram @ gram
+        product, gram = factor @ product, factor @ gram @ factor
+    matrix = matrix @ product * max(1, outputs / inputs) ** 0.5
+    return (matrix if tall else matrix.T).reshape(kernel.shape)
 
 
 def averaged(average: Tree, params: Tree, step: jax.Array, decay: float = 0.998) -> Tree:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tools.trainer.composition import COLOURS, Item, Place, Scene
+from tools.trainer.composition import COLOURS, Item, Place, Scene, usual_size
 from tools.trainer.things import all_things
 
 HAND_WORDS = {
@@ -93,7 +93,7 @@ def article(words: str) -> str:
 
 
 def prompt(scene: Scene) -> str:
-    """Return the usual wording, which states everything but a medium size and the centre."""
+    """Return the usual wording, which states everything but the usual size and the centre."""
     return _sentence(scene, None)
 
 
@@ -124,8 +124,11 @@ def _colour(name: str, rng: Rng) -> str:
     return _said(COLOUR_WORDS.get(name, (name,)), rng)
 
 
-def _phrase(item: Item, rng: Rng) -> str:
-    sized = item.size != "medium" and _chance(rng, 0.5)
+def _phrase(item: Item, layout: str, rng: Rng) -> str:
+    if item.size != usual_size(layout):
+        sized = _chance(rng, 0.9)
+    else:
+        sized = rng is not None and item.size == "large" and rng.random() < 0.15
     words = f"{_said(SIZE_WORDS[item.size], rng)} {_noun(item, rng)}" if sized else _noun(item, rng)
     return words if rng is not None and rng.random() < 0.25 else article(words)
 
@@ -135,10 +138,10 @@ def _things(scene: Scene, rng: Rng) -> str:
     if scene.layout == "row":
         return f"{_said(COUNTS[len(scene.items)], rng)} {plural(_noun(first, rng))}"
     if len(scene.items) == 1:
-        words = _phrase(first, rng)
-        said = scene.layout != "centre" and _chance(rng, 0.8)
+        words = _phrase(first, scene.layout, rng)
+        said = scene.layout != "centre" and _chance(rng, 0.95)
         return f"{words} {_said(POSITION_WORDS[scene.layout], rng)}" if said else words
-    one, other = (_phrase(item, rng) for item in scene.items)
+    one, other = (_phrase(item, scene.layout, rng) for item in scene.items)
     relation = scene.layout
     if rng is not None:
         chance = rng.random()
@@ -166,7 +169,7 @@ def _sentence(scene: Scene, rng: Rng) -> str:
     words = _things(scene, rng)
     behind = _behind(scene, rng) if _chance(rng, 0.93) else ""
     hand = scene.hand
-    styled = _chance(rng, 0.5 if hand == "glossy" else 0.85)
+    styled = _chance(rng, 0.7 if hand == "glossy" else 0.9)
     if styled and rng is not None and rng.random() < 0.3:
         words = f"{article(_said(MEDIA[hand], rng))} of {words}"
         styled = False
@@ -181,7 +184,7 @@ def _sentence(scene: Scene, rng: Rng) -> str:
 def _keywords(scene: Scene, rng: np.random.Generator) -> str:
     """Return a list of keywords: "red apple, cartoon, meadow"."""
     parts = [_things(scene, rng)]
-    if rng.random() < (0.5 if scene.hand == "glossy" else 0.85):
+    if rng.random() < (0.7 if scene.hand == "glossy" else 0.9):
         parts.append(_said(HAND_WORDS[scene.hand], rng))
     background = scene.background
     if isinstance(background, Place):

@@ -19,8 +19,8 @@ T = TypeVar("T")
 Box = tuple[float, float, float]  # middle and size, in picture sides
 
 SIDE = 256  # pixels
-# Things stand on a grid, so that one latent of theirs has the same pixels wherever they are.
-GRID = 8 / SIDE
+# Things stand on a grid, so that the UNet's two upper levels see the same pixels wherever they are.
+GRID = 16 / SIDE
 COLOURS: dict[str, RGB] = {
     "white": (250, 250, 250),
     "black": (28, 28, 32),
@@ -39,7 +39,7 @@ COLOURS: dict[str, RGB] = {
 HUES = {"red": 2, "orange": 30, "yellow": 48, "green": 125, "blue": 215, "purple": 275, "pink": 330}
 PLACES = ("meadow", "sea", "snow", "desert", "sky")
 TIMES = ("day", "night")
-SIZES = {"small": 80 / SIDE, "medium": 112 / SIDE, "large": 176 / SIDE}
+SIZES = {"small": 80 / SIDE, "medium": 128 / SIDE, "large": 192 / SIDE}
 POSITIONS = {
     "centre": (0.5, 0.5),
     "left": (0.27, 0.5),
@@ -106,18 +106,24 @@ def random_scene(
         while other == first.thing:
             other = _any(rng, things)
         items = tuple(
-            replace(item, size=_any(rng, ("small", "medium")))
+            replace(item, size=_size(rng, "medium"))
             for item in (first, _random_item(rng, other, hand))
         )
         return Scene(hand, background, items, _any(rng, RELATIONS))
     if kind == "row":
         return Scene(hand, background, (replace(first, size="small"),) * rng.integers(2, 4), "row")
-    position = "centre" if rng.random() < 0.6 else _any(rng, tuple(POSITIONS)[1:])
-    sizes = tuple(SIZES) if position == "centre" else ("small", "medium")
-    weights = {"small": 0.2, "medium": 0.4, "large": 0.4}
-    chances = np.array([weights[size] for size in sizes])
-    size = sizes[rng.choice(len(sizes), p=chances / chances.sum())]
-    return Scene(hand, background, (replace(first, size=size),), position)
+    position = "centre" if rng.random() < 0.7 else _any(rng, tuple(POSITIONS)[1:])
+    item = replace(first, size=_size(rng, usual_size(position)))
+    return Scene(hand, background, (item,), position)
+
+
+def usual_size(layout: str) -> str:
+    """Return the size of things that captions need not state."""
+    return {"centre": "large", "row": "small"}.get(layout, "medium")
+
+
+def _size(rng: np.random.Generator, usual: str) -> str:
+    return usual if rng.random() < 0.8 else "small"
 
 
 def _any(rng: np.random.Generator, choices: Sequence[T]) -> T:
@@ -144,7 +150,7 @@ def _random_background(rng: np.random.Generator) -> Plain | Place:
 
 def draw(scene: Scene, rng: np.random.Generator, side: int = SIDE) -> np.ndarray:
     """Draw a scene, uint8 [side, side, 3]; places vary a little."""
-    return draw_at(boxes(scene, rng), scene, rng, side)
+    return draw_at(boxes(scene), scene, rng, side)
 
 
 def draw_at(
@@ -160,7 +166,7 @@ def draw_at(
     return np.asarray(picture)
 
 
-def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
+def boxes(scene: Scene) -> list[Box]:
     """Return the middle and the size of every item, in picture sides."""
     sizes = [SIZES[item.size] for item in scene.items]
     count = len(scene.items)
@@ -172,13 +178,12 @@ def boxes(scene: Scene, rng: np.random.Generator) -> list[Box]:
         places = [POSITIONS[scene.layout]]
     else:
         places = _beside(scene.layout, *sizes)
-    ground = isinstance(scene.background, Place) and scene.layout in ("centre", "left", "right")
-    shaken = []
-    for (x, y), size in zip(places, sizes, strict=True):
-        corner = np.array([x, y + 0.06 * ground]) + rng.uniform(-0.03, 0.03, 2) - size / 2
-        x, y = np.clip(np.round(corner / GRID) * GRID, GRID, 1 - size - GRID) + size / 2
-        shaken.append((float(x), float(y), size))
-    return shaken
+    on_grid = []
+    for place, size in zip(places, sizes, strict=True):
+        corner = np.round((np.array(place) - size / 2) / GRID) * GRID
+        x, y = np.clip(corner, 0, 1 - size) + size / 2
+        on_grid.append((float(x), float(y), size))
+    return on_grid
 
 
 def _beside(relation: str, first: float, second: float) -> list[tuple[float, float]]:

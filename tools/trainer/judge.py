@@ -124,7 +124,7 @@ def _behind(background: Plain | Place) -> tuple[str, str]:
 def example(rng: np.random.Generator) -> tuple[np.ndarray, Labels]:
     """Compose a scene, a little blurred or noisy: uint8 [SIDE, SIDE, 3], and its labels."""
     scene = random_scene(rng, all_things(), SHARES)
-    places = boxes(scene, rng)
+    places = boxes(scene)
     picture = draw_at(places, scene, rng)
     return spoiled(reduced(picture), rng), labels_of(scene, places)
 

@@ -53,8 +53,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--crops", type=float, default=0.5, help="share of steps on quarters")
     parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
-    parser.add_argument("--name", default="gate", help="of a part of the UNet's training")
-    parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's UNet")
+    parser.add_argument("--name", default="gate", help="of a part of the training")
+    parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's network")
     options = parser.parse_args()
     checkpoint = options.work / "checkpoint"
     write_words(checkpoint)
@@ -74,8 +74,15 @@ def write_words(checkpoint: Path) -> None:
 
 def make_vae(config: Config, options: argparse.Namespace) -> None:
     """Train the VAE."""
-    run = Run(options.work / "vae", 100)
-    vae = train_vae(config.networks["vae"], run, options.steps, options.pictures, SEED)
+    if options.go_on:
+        vae = load_module(VAE, config.networks["vae"], options.work / "checkpoint/vae")
+    else:
+        vae = VAE(config.networks["vae"], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
+        start_as_identity(vae)
+    run = Run(options.work / f"vae-{options.name}", 100)
+    whole = 1.0 if options.go_on else 0.5
+    steps = {"steps": options.steps, "whole": whole, "peak": options.peak}
+    vae = train_vae(vae, run, options.pictures, SEED, **steps)
     normalise(vae, draw_pool(512, SEED + 2))
     write_weights(options.work / "checkpoint", "vae", vae)
 

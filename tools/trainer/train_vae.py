@@ -10,12 +10,10 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from pipeline.models.vae import VAE
-from pipeline.models.vae_config import VAEConfig
 from tools.miniature.train_vae import psnr
-from tools.miniature.training import minimise, parameters, sheet, start_as_identity, with_parameters
+from tools.miniature.training import minimise, parameters, sheet, with_parameters
 from tools.miniature.work import Run, Tree
 from tools.trainer.composition import SIDE, boxes, draw, draw_at, random_scene
 from tools.trainer.things import all_things
@@ -23,9 +21,10 @@ from tools.trainer.things import all_things
 CROP = 64  # pixels
 CROPS, WHOLES = 24, 2  # in a batch
 TRIES = 3  # crops to choose the most contrasted from
-WHOLE_SHARE = 0.5  # of all steps, the last ones
 CHECKED = 32  # pictures that the PSNR is measured on
 KL_WEIGHT = 1e-5
+NOISE = 0.5  # most noise in training, as a share of the latents' spread
+REDUCED = 0.25  # weight of reduced pictures
 SHARES = (0.5, 0.3, 0.2)  # of one thing, two, several of a kind
 
 
@@ -38,16 +37,34 @@ def draw_pool(count: int, seed: int) -> np.ndarray:
 
 
 def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Array:
-    """Return the error of the reconstruction, squared and absolute, plus a small KL divergence.
+    """Return the error of the reconstruction from noisy latents, plus a small KL divergence.
 
-    `images` are in -1..1. The absolute error keeps edges crisp.
+    `images` are in -1..1. Latents are easy to draw if small errors in them do little and if they
+    vary smoothly. So noise of a random share of their spread is added, and the same latents reduced
+    by two have to decode to the pictures reduced by two (Kouzelis et al. 2025).
     """
     model = with_parameters(vae, params)
     mean, logvar = model.encode(images)
-    noise = jax.random.normal(key, mean.shape)
-    error = model.decode(mean + jnp.exp(0.5 * logvar) * noise) - images
+    spread = jax.lax.stop_gradient(jnp.std(mean, axis=(0, 1, 2)))
+    share_key, noise_key = jax.random.split(key)
+    share = NOISE * jax.random.uniform(share_key, (len(images), 1, 1, 1))
+    scale = jnp.sqrt(jnp.exp(logvar) + (share * spread) ** 2)
+    latents = mean + scale * jax.random.normal(noise_key, mean.shape)
     kl = 0.5 * jnp.mean(mean**2 + jnp.exp(logvar) - 1.0 - logvar)
-    return jnp.mean(error**2) + 0.1 * jnp.mean(jnp.sqrt(error**2 + 1e-4)) + KL_WEIGHT * kl
+    reduced = difference(model.decode(halved(latents)), halved(images))
+    return difference(model.decode(latents), images) + REDUCED * reduced + KL_WEIGHT * kl
+
+
+def difference(found: jax.Array, expected: jax.Array) -> jax.Array:
+    """Return the mean error, squared and absolute. The absolute error keeps edges crisp."""
+    error = found - expected
+    return jnp.mean(error**2) + 0.1 * jnp.mean(jnp.sqrt(error**2 + 1e-4))
+
+
+def halved(x: jax.Array) -> jax.Array:
+    """Return the means `[B, H/2, W/2, C]` of squares of 2x2."""
+    count, height, width, channels = x.shape
+    return x.reshape(count, height // 2, 2, width // 2, 2, channels).mean((2, 4))
 
 
 def crops(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -61,19 +78,19 @@ def crops(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.array(chosen, np.float32) / 127.5 - 1
 
 
-def train_vae(config: VAEConfig, run: Run, steps: int, pictures: int, seed: int) -> VAE:
-    """Train the VAE, or resume; return the averaged VAE."""
-    vae = VAE(config, dtype=jnp.float32, rngs=nnx.Rngs(seed))
-    start_as_identity(vae)
-    pool = cache(partial(draw_pool, pictures, seed))  # not drawn when done
+def train_vae(
+    vae: VAE, run: Run, pool_size: int, seed: int, *, steps: int, whole: float, peak: float
+) -> VAE:
+    """Train a VAE, or resume, with a share of steps on whole pictures; return the average."""
+    pool = cache(partial(draw_pool, pool_size, seed))  # not drawn when done
     shown = draw_pool(CHECKED, seed + 1)
 
     def batch(i: int) -> tuple[np.ndarray, jax.Array]:
         rng = np.random.default_rng((seed, i))
         key = jax.random.fold_in(jax.random.key(seed), i)
-        if i < steps * (1 - WHOLE_SHARE):
+        if i < steps * (1 - whole):
             return crops(pool(), CROPS, rng), key
-        return pool()[rng.integers(pictures, size=WHOLES)].astype(np.float32) / 127.5 - 1, key
+        return pool()[rng.integers(pool_size, size=WHOLES)].astype(np.float32) / 127.5 - 1, key
 
     def check(average: Tree) -> dict[str, float]:
         averaged = with_parameters(vae, average)
@@ -81,7 +98,8 @@ def train_vae(config: VAEConfig, run: Run, steps: int, pictures: int, seed: int)
         sheet(np.stack([shown[:8] / 255, rebuilt[:8]]), run.folder / "reconstructions.png")
         return {"psnr": value, "in_boxes": in_boxes(averaged, seed + 2)}
 
-    state = minimise(run, partial(loss_fn, vae), parameters(vae), batch, steps, check=check)
+    loss = partial(loss_fn, vae)
+    state = minimise(run, loss, parameters(vae), batch, steps, peak=peak, check=check)
     run.plot({"loss": "loss", "psnr": "PSNR, dB", "in_boxes": "PSNR inside things' boxes, dB"})
     return with_parameters(vae, state["average"])
 
@@ -93,7 +111,7 @@ def in_boxes(vae: VAE, seed: int, count: int = 32) -> float:
         rng = np.random.default_rng((seed, i))
         scene = random_scene(rng, all_things(), SHARES)
         rng = np.random.default_rng((seed, i, 1))
-        places = boxes(scene, rng)
+        places = boxes(scene)
         pictures.append(draw_at(places, scene, rng))
         mask = np.zeros((SIDE, SIDE), bool)
         for x, y, size in places:
