@@ -22,6 +22,7 @@ from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.preview import Colours
 from pipeline.request import GenerateRequest, Request, check_request, effective
+from pipeline.resolve import resolve
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.program import Shapes
@@ -267,7 +268,8 @@ class StandInPipeline(ABC):
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
         count = self.facts.images_per_request if images is None else images
-        checked = resolved(check_request(request, count), None, cancelled)
+        decided = resolve(check_request(request, count), self.facts, has_image=False)
+        checked = resolved(decided, None, cancelled)
         self._check_loras(checked.lora_weights)
         size = height or self.facts.height, width or self.facts.width
         run = self._runs.setdefault(size, Run(self, *size))

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
                 f"--{setting.flag}",
                 dest=setting.name,
                 type=setting.kind,
-                default=_default(setting),
+                default=setting.default,
                 metavar=setting.noun.split()[-1].upper(),
                 help=_help(setting),
             )
@@ -172,11 +172,6 @@ def _print_plan(options: argparse.Namespace) -> None:
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
         raise DeviceError(plans.refusal)
-
-
-def _default(setting: Setting) -> Any:
-    """Return a setting's default; None if the model may have its own."""
-    return None if isinstance(setting, Number) and setting.model_default else setting.default
 
 
 def _help(setting: Setting) -> str:

@@ -53,8 +53,9 @@ from pipeline.images.screen import Screen
 from pipeline.models.quantized import QUANTIZATIONS
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
+    GUIDANCE_SCALE,
     MAX_IMAGES,
-    SETTINGS,
+    NUM_INFERENCE_STEPS,
     GenerateRequest,
     Request,
     RequestSettings,
@@ -630,11 +631,7 @@ class SDXLPipeline:
         given = {name: value for name, value in settings.items() if value is not None}
         if isinstance(prompt, GenerateRequest):
             return replace(prompt, **given)
-        defaults = {
-            "num_inference_steps": self._facts.num_inference_steps,
-            "guidance_scale": self._facts.guidance_scale,
-        }
-        return GenerateRequest(prompt, **defaults | given)
+        return GenerateRequest(prompt, **given)
 
     def _check_again(
         self, request: GenerateRequest, images: int | None, size: tuple[int, int]
@@ -894,9 +891,9 @@ def _read_facts(
 
 def _defaults(recipe: Recipe | None) -> dict[str, Any]:
     """Return the settings that `generate` uses by default, by name."""
-    names = "num_inference_steps", "guidance_scale"
+    usual = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
     own = {} if recipe is None else recipe.settings
-    return {name: own.get(name, SETTINGS[name].default) for name in names}
+    return {name: own.get(name, value) for name, value in usual.items()}
 
 
 def _log_recipe(recipe: Recipe | None) -> None:

@@ -7,7 +7,7 @@ pictures and the page's components are made from `SETTINGS`, which lists these d
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -48,6 +48,7 @@ FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
 MAX_PADDING = 1024  # pixels
 MAX_CACHE_INTERVAL = 5  # evaluations
+NUM_INFERENCE_STEPS, GUIDANCE_SCALE = 25, 5.0  # of models that have no others
 STRENGTH = 0.8  # of requests with a picture that give none
 DENOISING_END = 0.8  # the same with a refiner
 
@@ -73,9 +74,9 @@ class GenerateRequest:
     negative_prompt: str | Sequence[str] | None = _declare(
         Texts(default=None, description="What the pictures should not show.", flag="negative")
     )
-    guidance_scale: float = _declare(
+    guidance_scale: float | None = _declare(
         Number(
-            default=5.0,
+            default=None,
             high=50,
             description="How closely to follow the prompt.",
             details="1 and below: no guidance.",
@@ -84,9 +85,9 @@ class GenerateRequest:
             key="CFG scale",
         )
     )
-    num_inference_steps: int = _declare(
+    num_inference_steps: int | None = _declare(
         Whole(
-            default=25,
+            default=None,
             low=1,
             high=MAX_INFERENCE_STEPS,
             model_high="max_inference_steps",
@@ -281,8 +282,14 @@ class GenerateRequest:
 
     @property
     def steps(self) -> int:
-        """Number of steps: that of the timesteps, if the request names any."""
-        return self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
+        """Number of steps of a resolved request: that of the timesteps, if it names any."""
+        named = self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
+        return cast(int, named)
+
+    @property
+    def guidance(self) -> float:
+        """Guidance scale of a resolved request."""
+        return cast(float, self.guidance_scale)
 
     @property
     def drawn_steps(self) -> int:
@@ -304,7 +311,7 @@ class GenerateRequest:
 
         There are none for a scale of 1 or less.
         """
-        until = self.guidance_until if self.guidance_scale > 1 else 0.0
+        until = self.guidance_until if self.guidance > 1 else 0.0
         return round(until * steps)
 
     def evaluations(self, own_scheduler: str) -> int:
@@ -436,8 +443,11 @@ def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
 def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
     """Yield a fault for each value that cannot be used, by `model`'s own limits if it is given."""
     for setting in SETTINGS.values():
+        value = getattr(request, setting.name)
+        if value is None and setting.default is None:
+            continue
         here = setting if model is None else setting.for_model(model)
-        if fault := here.fault(getattr(request, setting.name)):
+        if fault := here.fault(value):
             yield fault
 
 
@@ -498,8 +508,7 @@ def check_request(request: GenerateRequest, images: int) -> Request:
             values[name] = _per_picture(name, "" if absent else values[name], images)
         else:
             values[name] = setting.checked(values[name])
-    checked = Request(**values, images=images)
-    return dataclasses.replace(checked, num_inference_steps=checked.steps)
+    return Request(**values, images=images)
 
 
 def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:

@@ -19,7 +19,9 @@ R = TypeVar("R", bound=GenerateRequest)
 
 
 def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
-    """Decide what a request leaves to the model: recipe, LoRAs, timesteps, strength, refiner.
+    """Decide what a request leaves to the model.
+
+    This is its recipe, LoRAs, steps, guidance scale, timesteps, strength and refiner.
 
     A resolved request resolves to itself. The request may have any other faults.
 
@@ -33,6 +35,12 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     """
     few_steps = facts.distilled or ask.recipe != ""
     request = with_recipe(with_named_loras(ask), facts.recipes)
+    usual = {
+        "num_inference_steps": facts.num_inference_steps,
+        "guidance_scale": facts.guidance_scale,
+    }
+    chosen = {name: value for name in usual if (value := getattr(request, name)) is not None}
+    request = dataclasses.replace(request, **usual | chosen)
     is_usual = request.steps == facts.timesteps.count(",") + 1 and not request.scheduler
     if facts.timesteps and is_usual and not request.timesteps:
         request = dataclasses.replace(request, timesteps=facts.timesteps)
@@ -40,7 +48,7 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
         request = dataclasses.replace(request, strength=STRENGTH)
     if facts.refiner is not None and few_steps and request.denoising_end is None:
         request = dataclasses.replace(request, denoising_end=1.0)  # the base model alone
-    return request
+    return dataclasses.replace(request, num_inference_steps=request.steps)
 
 
 def with_recipe(request: R, available: Iterable[LoraRecipe]) -> R:

@@ -79,9 +79,9 @@ class Setting:
         """Note on what a request that leaves it out gets; "" if that is simply the default."""
         return ""
 
-    def absent_value(self, model: object) -> Any:
-        """Return the value that a request to `model` gets if it leaves the setting out."""
-        return self.for_model(model).default
+    def absent_value(self) -> Any:
+        """Return the value of a request that leaves the setting out."""
+        return self.default
 
     def of_picture(self, value: Any, index: int) -> Any:
         """Return the value for one picture of a request."""
@@ -142,7 +142,7 @@ class Number(Setting):
 
     @property
     def absent_note(self) -> str:
-        return "The server's own if None." if self.model_default else ""
+        return "The model's own if None." if self.model_default else ""
 
     def for_model(self, model: object) -> Self:
         if not self.model_default:
@@ -161,6 +161,9 @@ class Number(Setting):
         if not _is_number(value) or not abs(value) < math.inf:
             return Fault("not_a_number", self, value)
         return None if self.low <= value <= self.high else Fault("out_of_range", self, value)
+
+    def checked(self, value: Any) -> Any:
+        return None if value is None else super().checked(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,9 +234,6 @@ class OwnNumber(Number):
             return Fault("missing_refiner", self, value)
         return fault
 
-    def checked(self, value: Any) -> float | None:
-        return None if value is None else super().checked(value)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OwnWhole(OwnNumber, Whole):
@@ -251,7 +251,7 @@ class Seed(Whole):
     def absent_note(self) -> str:
         return "Random if None."
 
-    def absent_value(self, model: object) -> int:
+    def absent_value(self) -> int:
         return random_seed()
 
     def of_picture(self, value: int, index: int) -> int:

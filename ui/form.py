@@ -428,11 +428,11 @@ def _text(field: str, value: object) -> str:
 def _value(setting: Setting, facts: Facts, given: Mapping[str, Any]) -> Any:
     value = given.get(setting.link)
     may_be_none = isinstance(setting, Seed | OwnNumber)
+    here = setting.for_model(facts)
     if setting.link not in given or (value is None and may_be_none):
-        return setting.absent_value(facts)
+        return setting.absent_value() if isinstance(setting, Seed) else here.default
     if not isinstance(setting, Number):
         return _listed(setting, value)
-    here = setting.for_model(facts)
     whole = isinstance(setting, Whole)
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)  # browsers write 7.0 for some whole numbers

@@ -127,7 +127,7 @@ def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Dr
     height, width = (None, None) if size is None else size
     with _named(item):
         return pipe.prepare(
-            item.request(pipe.facts),
+            item.request,
             1,
             height,
             width,

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 from pipeline.drawing.origins import Inputs, check_origin
 from pipeline.errors import InputError
-from pipeline.facts import Facts
 from pipeline.request import (
     MAX_IMAGES,
     SETTINGS,
@@ -24,7 +23,7 @@ from pipeline.request import (
     effective,
 )
 from pipeline.resolve import with_named_loras
-from pipeline.setting_kinds import MAX_SEED, Number, Texts
+from pipeline.setting_kinds import MAX_SEED, Texts
 from pipeline.strict_json import unique_names
 
 MAX_BYTES = 2**26  # of a file
@@ -34,8 +33,6 @@ MAX_PICTURES = 1_000_000
 SUFFIXES = (".txt", ".jsonl")
 _SIZE, _FILES = ("height", "width"), ("image", "mask")
 _OTHERS = ("images", *_SIZE, *_FILES)  # keys of a line beside the settings
-_NUMBERS = [setting for setting in SETTINGS.values() if isinstance(setting, Number)]
-_FROM_MODEL = [setting.name for setting in _NUMBERS if setting.model_default]
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,6 @@ class Line:
         number: its number in the file, counted from 1.
         where: the file and the number, for messages.
         request: its checked request, for all its pictures.
-        left_out: the settings that the model has defaults of its own for, and that neither the
-            line nor the command gives.
         size: height and width in pixels; None for the command's.
         image, mask: the files of a picture to start from and of its mask.
     """
@@ -55,7 +50,6 @@ class Line:
     number: int
     where: str
     request: Request
-    left_out: tuple[str, ...]
     size: tuple[int, int] | None
     image: Path | None
     mask: Path | None
@@ -80,11 +74,10 @@ class Item:
         """Name of its file: its index, by which names sort, and its seed."""
         return f"{self.index:06}-{self.line.request.of_picture(self.place)['seed']}.png"
 
-    def request(self, facts: Facts) -> GenerateRequest:
-        """Return the request for it alone, with the model's own defaults."""
-        values = self.line.request.of_picture(self.place)
-        own = {name: getattr(facts, name) for name in self.line.left_out}
-        return GenerateRequest(**{**values, **own})
+    @property
+    def request(self) -> GenerateRequest:
+        """The request for it alone."""
+        return GenerateRequest(**self.line.request.of_picture(self.place))
 
 
 @dataclass(frozen=True)
@@ -195,7 +188,7 @@ class _Reader:
         """
         files = [None if file is None else self._digest(file) for file in (line.image, line.mask)]
         values, images = effective(line.request.settings), line.request.images
-        return json.dumps([values, images, line.left_out, line.size, files]).encode() + b"\n"
+        return json.dumps([values, images, line.size, files]).encode() + b"\n"
 
     def _line(self, number: int, where: str, given: dict[str, Any], first: int) -> Line:
         others = {name: given.pop(name) for name in _OTHERS if name in given}
@@ -214,8 +207,7 @@ class _Reader:
         request = with_named_loras(check_request(GenerateRequest(**values), images))
         files: dict[str, Any] = {name: self._path(name, others) for name in _FILES}
         check_origin(request, Inputs(**files))
-        left_out = tuple(name for name in _FROM_MODEL if name not in values)
-        return Line(number, where, request, left_out, _size(others), files["image"], files["mask"])
+        return Line(number, where, request, _size(others), files["image"], files["mask"])
 
     def _path(self, name: str, given: Mapping[str, Any]) -> Path | None:
         if name not in given:

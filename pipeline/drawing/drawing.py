@@ -143,7 +143,7 @@ class Drawing:
         self._work = [self._work_of(seed) for seed in self.request.seeds]
 
     def _work_of(self, seed: int) -> Work[np.ndarray]:
-        scales = self.request.guidance_scale, self.request.guidance_rescale
+        scales = self.request.guidance, self.request.guidance_rescale
         return pack(self.schedule, *scales, self.guided, seed, self.request.cache_interval)
 
     @property

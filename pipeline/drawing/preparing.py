@@ -118,7 +118,7 @@ def make_drawing(
         zeroed=blank_negative & config.force_zeros_for_empty_prompt,
         texts=prompts.texts,
         vectors=placement.vectors(),
-        guidance_scale=request.guidance_scale,
+        guidance_scale=request.guidance,
         init_noise_sigma=schedule.init_noise_sigma,
         seeds=np.array(request.seeds, np.uint32),
         variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
@@ -167,7 +167,7 @@ def part_of(scheduler: SchedulerConfig, request: Request, start: float | None) -
     Raises:
         InputError: if no step is left.
     """
-    make = partial(make_schedule, scheduler, request.num_inference_steps, strength=request.share)
+    make = partial(make_schedule, scheduler, request.steps, strength=request.share)
     whole = make()
     if start is None and not request.ends_early:
         return Part(whole, len(whole.stops), 0)

@@ -181,7 +181,7 @@ def to_request(body: Body, facts: Facts, *, visitor: str, address: str, **others
             value = setting.checked(value)
         if isinstance(setting, Timesteps):
             value = ",".join(map(str, value or ()))  # `admission` checks their order
-        values[name] = setting.absent_value(facts) if value is None else _frozen(value)
+        values[name] = setting.absent_value() if value is None else _frozen(value)
     return Request(**with_own_names(values), visitor=visitor, address=address, **others)
 
 

@@ -18,6 +18,7 @@ from pipeline.request import (
     effective,
     misfits,
 )
+from pipeline.resolve import resolve
 from pipeline.setting_kinds import (
     Choice,
     Fault,
@@ -28,6 +29,7 @@ from pipeline.setting_kinds import (
     add_variation,
     parse_variations,
 )
+from tests.models import MODEL
 
 
 class Model:
@@ -46,8 +48,7 @@ def test_the_command_line_has_every_setting_with_its_default():
     options = vars(_parser().parse_args(["a star"]))
     assert options.pop("prompt") == ["a star"]
     for name, setting in SETTINGS.items():
-        of_model = isinstance(setting, Number) and setting.model_default
-        assert name == "prompt" or options[name] == (None if of_model else setting.default)
+        assert name == "prompt" or options[name] == setting.default
 
 
 def test_a_pictures_settings_have_a_field_for_every_number():
@@ -77,7 +78,6 @@ def test_limits_of_a_model():
     steps = SETTINGS["num_inference_steps"].for_model(Model)
     assert isinstance(steps, Whole)
     assert (steps.high, steps.default) == (8, 4)
-    assert steps.absent_value(Model) == 4
     assert SETTINGS["guidance_scale"].absent_value(Model) == 2.0
     assert SETTINGS["guidance_until"].for_model(Model) is SETTINGS["guidance_until"]
 
@@ -266,8 +266,9 @@ def test_the_work_of_a_request_is_counted_in_evaluations():
     assert work() == (10, 19)
     assert work(scheduler="euler") == (10, 10)
     assert work(scheduler="lcm", timesteps="999,749,499") == (3, 3)
-    checked = check_request(GenerateRequest("a star", scheduler="lcm", timesteps="999,5"), 1)
-    assert (checked.num_inference_steps, checked.guided_steps(2)) == (2, 2)
+    ask = GenerateRequest("a star", scheduler="lcm", timesteps="999,5")
+    resolved = resolve(ask, MODEL, has_image=False)
+    assert (resolved.num_inference_steps, resolved.guided_steps(2)) == (2, 2)
 
 
 def test_weights_of_loras():
@@ -297,8 +298,8 @@ def test_what_changes_nothing_is_left_out():
         >= {
             "prompt": "a star",
             "negative_prompt": "",
-            "guidance_scale": 5.0,
-            "num_inference_steps": 25,
+            "guidance_scale": None,
+            "num_inference_steps": None,
             "seed": 8,
         }.items()
     )
@@ -320,7 +321,7 @@ def test_what_changes_nothing_is_left_out():
 def test_a_seed_that_is_absent_is_random():
     seed = SETTINGS["seed"]
     assert isinstance(seed, Seed)
-    seeds = {seed.absent_value(Model) for _ in range(20)}
+    seeds = {seed.absent_value() for _ in range(20)}
     assert len(seeds) > 15
     assert not any(map(seed.fault, seeds))
 

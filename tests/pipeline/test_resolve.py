@@ -44,7 +44,9 @@ requests = st.builds(
     prompt_syntax=st.sampled_from(["plain", "a1111"]),
     recipe=st.sampled_from(["", RECIPE.name]),
     loras=st.sampled_from(["", "own:1"]),
-    num_inference_steps=st.integers(1, 50),
+    num_inference_steps=st.none() | st.integers(1, 50),
+    guidance_scale=st.none() | st.floats(0, 50),
+    timesteps=st.sampled_from(["", "999,499"]),
     strength=st.sampled_from([None, 0.3]),
     denoising_end=st.sampled_from([None, 0.5, 1.0]),
 )
@@ -75,6 +77,17 @@ def test_few_steps_are_not_refined():
     assert chosen.denoising_end == 0.5
 
 
+def test_steps_and_guidance_are_the_models():
+    facts = replace(QUICK, num_inference_steps=7, guidance_scale=1.5)
+    ask = GenerateRequest("a fox")
+    usual = resolve(ask, facts, has_image=False)
+    assert (usual.num_inference_steps, usual.guidance_scale) == (7, 1.5)
+    chosen = resolve(replace(ask, num_inference_steps=4), facts, has_image=False)
+    assert (chosen.num_inference_steps, chosen.guidance_scale) == (4, 1.5)
+    quick = resolve(replace(ask, recipe=RECIPE.name), facts, has_image=False)
+    assert (quick.num_inference_steps, quick.guidance_scale) == (4, 1.0)
+
+
 def test_a_distilled_model_has_its_timesteps_in_its_usual_run():
     facts = replace(MODEL, distilled=True, timesteps="999,499")
     usual = GenerateRequest("a fox", num_inference_steps=2)
@@ -84,7 +97,7 @@ def test_a_distilled_model_has_its_timesteps_in_its_usual_run():
         replace(usual, scheduler="euler"),
         replace(usual, timesteps="900,100"),
     ):
-        assert resolve(other, facts, has_image=False) == other
+        assert resolve(other, facts, has_image=False).timesteps == other.timesteps
 
 
 def test_a_picture_to_start_from_has_a_strength():

@@ -47,7 +47,7 @@ class SecondRun:
 
     size: tuple[int, int]
     strength: float
-    steps: int
+    steps: int | None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
     eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
     ignored = [*body.ignored, *(f"override_settings.{name}" for name in override)]
 
-    values = {name: setting.absent_value(facts) for name, setting in SETTINGS.items()}
+    values = {name: setting.absent_value() for name, setting in SETTINGS.items()}
     given = {ours: getattr(body, theirs) for theirs, ours in bodies.SETTINGS.items()}
     values |= {name: value for name, value in given.items() if not _is_absent(name, value)}
     values["prompt_syntax"] = A1111

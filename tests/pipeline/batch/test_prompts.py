@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,9 @@ from pipeline import InputError
 from pipeline.batch import prompts
 from pipeline.batch.prompts import Batch, read_batch
 from pipeline.setting_kinds import MAX_SEED
-from tests.models import MODEL
 
 SLOW = HealthCheck.too_slow, HealthCheck.function_scoped_fixture
 Write = Callable[..., Path]
-
-
-FACTS = replace(MODEL, num_inference_steps=9, guidance_scale=2.5)
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def names(batch: Batch) -> list[str]:
 
 def test_each_line_of_a_text_is_a_prompt(write: Write):
     batch = read_batch(write("\ufeffa star\r", "  ", " a ring ", name="list.txt"), {"seed": 5})
-    found = [item.request(FACTS) for item in batch.items]
+    found = [item.request for item in batch.items]
     assert [(each.prompt, each.seed) for each in found] == [("a star", 5), ("a ring", 6)]
     assert [item.line.number for item in batch.items] == [1, 3]
     assert names(batch) == ["000000-5.png", "000001-6.png"]
@@ -55,20 +50,19 @@ def test_a_line_may_hold_any_setting(write: Write):
     own |= {"loras": {"pixel": 0.5}, "num_inference_steps": 3, "height": 8, "width": 16}
     batch = read_batch(write(own, {"prompt": "a ring"}), {"negative_prompt": "blue"})
     assert names(batch) == ["000000-7.png", "000001-8.png", "000002-2.png"]
-    first, second, third = (item.request(FACTS) for item in batch.items)
+    first, second, third = (item.request for item in batch.items)
     assert (first.scheduler, first.sigma_schedule) == ("dpmsolver++", "karras")
     assert (first.loras, first.num_inference_steps) == ("pixel:0.5", 3)
     assert (second.prompt, second.negative_prompt, second.seed) == ("a star", "blue", 8)
     assert [item.line.size for item in batch.items] == [(8, 16), (8, 16), None]
-    # The model's own defaults stand for settings that neither the line nor the command gives.
-    assert (first.guidance_scale, third.guidance_scale, third.num_inference_steps) == (2.5, 2.5, 9)
+    assert (first.guidance_scale, third.num_inference_steps) == (None, None)  # the model's own
 
 
 def test_variations_share_a_seed(write: Write):
     varied = {"prompt": "a star", "seed": 7, "variation_strength": 0.5, "images": 2}
     batch = read_batch(write(varied), {})
     assert names(batch) == ["000000-7.png", "000001-7.png"]
-    assert [item.request(FACTS).variation_seed for item in batch.items] == [0, 1]
+    assert [item.request.variation_seed for item in batch.items] == [0, 1]
 
 
 def test_seeds_go_on_from_zero(write: Write):
@@ -161,7 +155,7 @@ def test_settings_of_the_command_are_checked(write: Write):
 def test_any_line_is_read_or_refused(write: Write, values: dict[str, Any]):
     file, refused = write(values), ""
     try:
-        found = [item.request(FACTS).prompt for item in read_batch(file, {}).items]
+        found = [item.request.prompt for item in read_batch(file, {}).items]
     except InputError as error:
         found, refused = [], str(error)
     assert refused.startswith(f"{file}:1: ") or set(found) == {values["prompt"]}
