@@ -268,16 +268,19 @@ class StandInPipeline(ABC):
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
         count = self.facts.images_per_request if images is None else images
-        decided = resolve(check_request(request, count), self.facts, has_image=False)
-        checked = resolved(decided, None, cancelled)
+        checked = check_request(request, count)
+        checked = resolved(resolve(checked, self.facts, has_image=False), None, cancelled)
         self._check_loras(checked.lora_weights)
         size = height or self.facts.height, width or self.facts.width
         run = self._runs.setdefault(size, Run(self, *size))
         config = SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)
-        tokenizers = cast(Tokenizers, _Tokenizers(self.truncated))
         return make_drawing(
             checked,
-            Drawer(cast(Any, config), tokenizers, cast(CompiledSampler, run)),
+            Drawer(
+                cast(Any, config),
+                cast(Tokenizers, _Tokenizers(self.truncated)),
+                cast(CompiledSampler, run),
+            ),
             replace(EULER, name=checked.scheduler or self.facts.scheduler),
             Placement(Embeddings()),
             NO_INPUTS,

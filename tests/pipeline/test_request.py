@@ -78,7 +78,7 @@ def test_limits_of_a_model():
     steps = SETTINGS["num_inference_steps"].for_model(Model)
     assert isinstance(steps, Whole)
     assert (steps.high, steps.default) == (8, 4)
-    assert SETTINGS["guidance_scale"].absent_value(Model) == 2.0
+    assert SETTINGS["guidance_scale"].for_model(Model).default == 2.0
     assert SETTINGS["guidance_until"].for_model(Model) is SETTINGS["guidance_until"]
 
 
