@@ -47,8 +47,6 @@ def build(
     on_space: bool = False,
     allowed_hosts: Sequence[str] = (),
     a1111: A1111Use = "off",
-    max_calls: int = MAX_CALLS,
-    max_calls_each: int = MAX_CALLS_EACH,
 ) -> FastAPI:
     """Build the application for one generator.
 
@@ -62,8 +60,6 @@ def build(
         on_space: whether this is a Hugging Face Space, which huggingface.co shows in a frame.
         allowed_hosts: host names that requests may be addressed to; see `AllowedHosts`.
         a1111: the clients that may use AUTOMATIC1111's API.
-        max_calls: limit of calls that are answered at a time; every open page is one.
-        max_calls_each: limit of calls that are answered at a time for one address.
     """
     accepted = ApiKeys(keys)
     mcp = McpServer(generator, accepted)
@@ -90,7 +86,7 @@ def build(
     app.add_middleware(GuardedRoutes)
     app.add_middleware(SmallBodies, shares=Shares(MOST_BYTES, MOST_BYTES_EACH))
     app.add_middleware(KeyCheck, keys=accepted, paths=re.compile(keyed))
-    app.add_middleware(CallLimit, shares=Shares(max_calls, max_calls_each))
+    app.add_middleware(CallLimit, shares=Shares(MAX_CALLS, MAX_CALLS_EACH))
     # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,

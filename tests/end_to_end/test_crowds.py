@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import attack, attacks
 from benchmarks.processes import Instance, stand_in
-from serving.http import server
+from serving.http import app, server
 from tests.web import serve, start
 
 pytestmark = pytest.mark.slow  # attacks a server
@@ -21,8 +21,9 @@ def client_at(address: str) -> httpx.Client:
     return httpx.Client(transport=httpx.HTTPTransport(local_address=address))
 
 
-def test_calls_of_one_address_are_limited():
-    with serve(held=True, max_calls=10, max_calls_each=2) as site, ExitStack() as held:
+def test_calls_of_one_address_are_limited(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(app, "MAX_CALLS_EACH", 2)
+    with serve(held=True) as site, ExitStack() as held:
         crowd = held.enter_context(client_at(OTHER))
         for _ in range(2):
             call = crowd.stream("POST", f"{site.url}/v1/generate", json={"prompt": "a"})

@@ -22,7 +22,7 @@ from PIL import Image as Pillow
 from serving.generator import Done, Image, Preview, Request
 from serving.generators import local
 from serving.generators.local import LocalGenerator
-from serving.http import limits, middleware, timeouts
+from serving.http import app, limits, middleware, timeouts
 from serving.http.openai import answers
 from serving.messages import Code, Message
 from serving.metrics import Observer
@@ -257,12 +257,13 @@ def test_a_full_queue_is_429_with_a_time_to_come_back():
         assert metric(site, 'sdxl_requests_total{outcome="done"}') == 2
 
 
-def test_a_crowd_is_refused_and_health_is_still_answered():
+def test_a_crowd_is_refused_and_health_is_still_answered(monkeypatch: pytest.MonkeyPatch):
     """With too many calls, new ones are refused, but probes are answered.
 
     Every open page holds a call. If a probe failed for that, the restart would end all of them.
     """
-    with serve(held=True, max_calls=3) as site, ExitStack() as calls:
+    monkeypatch.setattr(app, "MAX_CALLS", 3)
+    with serve(held=True) as site, ExitStack() as calls:
         url = f"{site.url}/v1/generate"
         sent = calls.enter_context(httpx.stream("POST", url, json=BODY, timeout=30))
         where = site.url + sent.headers["content-location"]
