@@ -151,7 +151,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.families.tiny_vae import fetch_tiny_vae
     from pipeline.request import MAX_IMAGES, check_count
     from pipeline.runtime.mesh import cores_as_devices, find_devices
-    from pipeline.runtime.plan_report import report
+    from pipeline.runtime.plan_report import measure, report
 
     check_count("images_per_request", options.images, 1, MAX_IMAGES)
     cores_as_devices(options.images)
@@ -163,12 +163,20 @@ def _print_plan(options: argparse.Namespace) -> None:
     given = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
     tokens = options.prompt_chunks * config.tokens
-    second = None
+    refiner = None
     if options.refiner:
-        second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config
-    given = find_devices(), options.dtype, second, options.step_cache
-    given = *given, options.devices_per_picture, options.quantization
-    plans = report(config, sizes, options.images, tokens, *given)
+        refiner = measure(find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config)
+    plans = report(
+        measure(config, options.quantization),
+        sizes,
+        options.images,
+        tokens,
+        find_devices(),
+        options.dtype,
+        refiner,
+        options.step_cache,
+        options.devices_per_picture,
+    )
     print(f"{found.model}\n\n{plans.text}")
     if plans.refusal is not None:
         raise DeviceError(plans.refusal)

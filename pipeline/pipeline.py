@@ -928,9 +928,15 @@ def _load(
         shapes = target.shapes
         beside = None if second is None else measure_beside(second, target.dtype, cache)
         devices = list(target.mesh.devices.flat)
-        together = target.devices_per_picture
-        budget = budget_of(model, devices, shapes.images, shapes.prompt_tokens, beside, together)
-        budget = replace(budget, step_cache=target.step_cache)
+        budget = budget_of(
+            model,
+            devices,
+            shapes.images,
+            shapes.prompt_tokens,
+            beside,
+            target.devices_per_picture,
+            target.step_cache,
+        )
         budget.check([(shapes.height, shapes.width)])
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, empty, cache, cached.result())

@@ -32,11 +32,14 @@ def budget_of(
     tokens: int,
     refiner: ModelSize | None = None,
     per_picture: int = 1,
+    step_cache: bool = False,
 ) -> Budget:
     """Return the budget of a pipeline on these devices, of which `per_picture` share a picture."""
     layout = partial(choose_layout, len(devices), per_picture=per_picture)
     kind, memory = kind_of(devices[0]), device_memory(devices[0])
-    return Budget(model, kind, memory, layout, images, tokens, refiner=refiner)
+    return Budget(
+        model, kind, memory, layout, images, tokens, refiner=refiner, step_cache=step_cache
+    )
 
 
 def kind_of(device: jax.Device) -> DeviceKind:

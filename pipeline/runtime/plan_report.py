@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.families.family import Config
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.runtime.compiled import choose_layout
-from pipeline.runtime.device_kinds import MACHINES, DeviceKind
+from pipeline.runtime.device_kinds import MACHINES
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import budget_of
 from pipeline.runtime.model_size import SAFETY_CHECKER, ModelSize, model_size
@@ -26,71 +26,66 @@ class Report(NamedTuple):
     refusal: str | None
 
 
+def measure(config: Config, quantization: str | None = None) -> ModelSize:
+    """Return the sizes of a checkpoint's networks in bfloat16, without reading any weights.
+
+    Args:
+        config: the checkpoint's configuration.
+        quantization: one of `pipeline.models.quantized.QUANTIZATIONS`, or None.
+    """
+    traced = trace_networks(config, np.dtype(jnp.bfloat16), quantization=quantization)
+    return model_size(config, traced)
+
+
 def report(
-    config: Config,
+    model: ModelSize,
     sizes: Sequence[Size],
     images: int,
     tokens: int,
     devices: Sequence[jax.Device],
     dtype: str | None = None,
-    refiner: Config | None = None,
+    refiner: ModelSize | None = None,
     step_cache: bool = False,
     per_picture: int = 1,
-    quantization: str | None = None,
 ) -> Report:
     """Plan a model for this machine's devices and for those of `device_kinds.MACHINES`.
 
-    Nothing is compiled, and no weights are read.
+    Nothing is compiled.
 
     Args:
-        config: the checkpoint's configuration.
+        model: sizes of the checkpoint's networks.
         sizes: sizes of the pictures.
         images: pictures per request.
         tokens: tokens of a prompt.
         devices: the devices of this machine.
         dtype: the networks' dtype; each machine's default where None.
-        refiner: the refiner's configuration; None without one.
+        refiner: sizes of the refiner's networks; None without one.
         step_cache: whether the slots hold deep features.
         per_picture: devices that draw a picture together, on machines that have as many.
-        quantization: one of `pipeline.models.quantized.QUANTIZATIONS`, or None.
     """
-    second = None if refiner is None else _measured(refiner)
-    measured = _measured(config, quantization)
-    parameters = sum(network.parameters for network in measured.networks.values())
+    parameters = sum(network.parameters for network in model.networks.values())
     own = network_dtype(dtype, devices)
     if dtype is None and worth_bfloat16(devices[0], parameters):
         own = np.dtype(jnp.bfloat16)
     used = worth_a_copy(devices, parameters)
-    here = budget_of(_in_dtype(measured, own), used, images, tokens, per_picture=per_picture)
-    here = _with_refiner(here, second, own)
-    here = replace(here, step_cache=step_cache)
+    budget = budget_of(model, used, images, tokens, refiner, per_picture, step_cache)
+    here = _budget_in_dtype(budget, own)
     plan = here.plan(sizes)
     parts = [_described(f"This machine, {devices[0].device_kind}", here, plan, own)]
-    elsewhere = np.dtype(dtype or jnp.bfloat16)
+    usual = np.dtype(dtype or jnp.bfloat16)
+    elsewhere = _budget_in_dtype(budget, usual)
     for kind in MACHINES:
         together = per_picture if per_picture <= kind.devices else 1
-        there = _budget(kind, _in_dtype(measured, elsewhere), images, tokens, together)
-        there = _with_refiner(there, second, elsewhere)
-        there = replace(there, step_cache=step_cache)
+        layout = partial(choose_layout, kind.devices, per_picture=together)
+        there = replace(elsewhere, kind=kind, memory=kind.memory, layout=layout)
         title = f"{kind.name}, {kind.devices} device{'s' * (kind.devices > 1)}"
-        parts.append(_described(title, there, there.plan(sizes), elsewhere))
+        parts.append(_described(title, there, there.plan(sizes), usual))
     return Report("\n\n".join(parts), None if plan.fits else here.refusal(plan, sizes))
 
 
-def _budget(
-    kind: DeviceKind, model: ModelSize, images: int, tokens: int, per_picture: int
-) -> Budget:
-    layout = partial(choose_layout, kind.devices, per_picture=per_picture)
-    return Budget(model, kind, kind.memory, layout, images, tokens)
-
-
-def _measured(config: Config, quantization: str | None = None) -> ModelSize:
-    traced = trace_networks(config, np.dtype(jnp.bfloat16), quantization=quantization)
-    return model_size(config, traced)
-
-
-def _with_refiner(budget: Budget, refiner: ModelSize | None, dtype: np.dtype[Any]) -> Budget:
-    return budget if refiner is None else replace(budget, refiner=_in_dtype(refiner, dtype))
+def _budget_in_dtype(budget: Budget, dtype: np.dtype[Any]) -> Budget:
+    refiner = None if budget.refiner is None else _in_dtype(budget.refiner, dtype)
+    return replace(budget, model=_in_dtype(budget.model, dtype), refiner=refiner)
 
 
 def _in_dtype(model: ModelSize, dtype: np.dtype[Any]) -> ModelSize:
