@@ -119,6 +119,13 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
     __slots__ = ()
 
     @classmethod
+    def for_model(cls, facts: Facts) -> "Fields":
+        """Return the fields that nobody has set; what may be left to the model is its own."""
+        own = {each.link: each.for_model(facts).default for each in VALUES if each.absent_note}
+        seeds = {each.link: each.absent_value() for each in VALUES if isinstance(each, Seed)}
+        return cls(**own | seeds)
+
+    @classmethod
     def sent(cls, values: Iterable[Any]) -> "Fields":
         """Return the fields for the values of the components."""
         given = zip(values, _DEFAULTS.values(), strict=True)
@@ -315,36 +322,31 @@ def size_name(size: tuple[int, int]) -> str:
 def to_request(
     facts: Facts,
     styles: Mapping[str, Style],
-    *,
+    fields: Fields,
     visitor: Visitor,
-    prompt: object,
-    style: object,
-    negative_prompt: object,
-    several: object = False,
-    size: object = USUAL,
-    images: object = ALL,
-    keep: bool = False,
-    previews: bool = False,
-    unblurred: bool = False,
-    live: bool = False,
+    *,
     tags: bool = False,
     blank: bool = False,
-    **values: object,
 ) -> Request:
     """Check every value, and return a request with the style's words around the prompt.
 
-    With `several`, every line of the prompt becomes a picture of its own. A number that is left
-    out becomes the default, and a seed that is None a random one. With `tags`, the prompt may name
-    LoRAs in any syntax, as in "<lora:pixel:0.8>", and prompts that mean the same in all syntaxes
-    are plain text, so that nobody is told of a syntax who needs none. With `blank`, the prompt may
-    be empty.
+    Args:
+        facts: the facts about the model.
+        styles: the styles by name.
+        fields: the values, which may be anything. With `several`, every line of the prompt becomes
+            a picture of its own. A seed that is None becomes a random one.
+        visitor: the sender.
+        tags: whether the prompt may name LoRAs in any syntax, as in "<lora:pixel:0.8>". Prompts
+            that mean the same in all syntaxes are then plain text, so that nobody is told of a
+            syntax who needs none.
+        blank: whether the prompt may be empty.
 
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
     """
-    prompts = split(_text("prompt", prompt), several)
-    values = with_own_names(values)
-    numbers = {setting.name: _value(setting, facts, values) for setting in VALUES}
+    prompts = split(_text("prompt", fields.prompt), fields.several)
+    values = with_own_names(fields._asdict())
+    numbers = {setting.name: _value(setting, facts, values[setting.link]) for setting in VALUES}
     if tags:
         prompts, named = _without_tags(prompts)
         numbers["loras"] = _with_loras(numbers["loras"], named)
@@ -354,25 +356,23 @@ def to_request(
     if len(prompts) > facts.images_per_request:
         params = {"lines": len(prompts), "limit": facts.images_per_request}
         raise RequestError(Message(Code.TOO_MANY_LINES, params), field="prompt")
-    if not isinstance(style, str) or style not in styles:
-        raise _refused(Code.UNKNOWN_CHOICE, "style", value=_sent(style), choices=list(styles))
-    negative = _text("negative_prompt", negative_prompt)
-    styled = [styles[style].apply(each, negative) for each in prompts]
+    if not isinstance(fields.style, str) or fields.style not in styles:
+        raise _refused(
+            Code.UNKNOWN_CHOICE, "style", value=_sent(fields.style), choices=list(styles)
+        )
+    negative = _text("negative_prompt", fields.negative_prompt)
+    styled = [styles[fields.style].apply(each, negative) for each in prompts]
     full_prompts = tuple(prompt for prompt, _ in styled)
     if tags and all(map(reads_as_plain, (*full_prompts, styled[0][1]))):
         numbers["prompt_syntax"] = PLAIN
     return Request(
-        prompt=full_prompts if several else full_prompts[0],
+        prompt=full_prompts if fields.several else full_prompts[0],
         negative_prompt=styled[0][1] or None,
         **numbers,
-        images=len(prompts) if several else _count(facts, images),
-        size=_size(facts, size),
+        images=len(prompts) if fields.several else _count(facts, fields.images),
+        size=_size(facts, fields.size),
         visitor=visitor.session,
         address=visitor.address,
-        keep=keep,
-        previews=previews,
-        unblurred=unblurred,
-        live=live,
     )
 
 
@@ -425,14 +425,12 @@ def _text(field: str, value: object) -> str:
     return value.strip()
 
 
-def _value(setting: Setting, facts: Facts, given: Mapping[str, Any]) -> Any:
-    value = given.get(setting.link)
-    may_be_none = isinstance(setting, Seed | OwnNumber)
-    here = setting.for_model(facts)
-    if setting.link not in given or (value is None and may_be_none):
-        return setting.absent_value() if isinstance(setting, Seed) else here.default
+def _value(setting: Setting, facts: Facts, value: Any) -> Any:
+    if value is None and isinstance(setting, Seed | OwnNumber):
+        return setting.absent_value()
     if not isinstance(setting, Number):
         return _listed(setting, value)
+    here = setting.for_model(facts)
     whole = isinstance(setting, Whole)
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)  # browsers write 7.0 for some whole numbers

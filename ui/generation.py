@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -136,10 +137,7 @@ class Drawing:
         fields = _fitting(fields, began_with)
         request = self._request(
             fields._replace(seed=None) if fields.randomise else fields,
-            visitor=Visitor.behind(sender),
-            keep=True,
-            previews=True,
-            unblurred=True,
+            Visitor.behind(sender),
             blank=began_with is not None,
         )
         if began_with is not None:
@@ -341,7 +339,11 @@ class Drawing:
             model = self._generator.facts
             image, mask = [await start.content(name, values.pop(name, None)) for name in form.FILES]
             request = form.to_request(
-                model, self._styles, visitor=visitor, blank=image is not None, **values
+                model,
+                self._styles,
+                Fields.for_model(model)._replace(**values),
+                visitor,
+                blank=image is not None,
             )
             request = await inputs.shared().added(request, Input(image, mask), model)
             await self._generator.submit(request)
@@ -358,10 +360,11 @@ class Drawing:
         found = [FileData(path=str(path), orig_name=path.name).model_dump() for path in paths]
         return found, [image.seed for image in images], done.truncated
 
-    def _request(self, fields: Fields, **others: Any) -> Request:
-        values = fields._asdict()
-        del values["randomise"]
-        return form.to_request(self._generator.facts, self._styles, **values, **others, tags=True)
+    def _request(self, fields: Fields, visitor: Visitor, *, blank: bool) -> Request:
+        request = form.to_request(
+            self._generator.facts, self._styles, fields, visitor, tags=True, blank=blank
+        )
+        return replace(request, keep=True, previews=True, unblurred=True)
 
     def _asked(self, query: str | None) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""
@@ -370,7 +373,7 @@ class Drawing:
         if found is None or found[0].randomise:
             return None
         try:
-            self._request(found[0], visitor=Visitor("", ""), blank=True)
+            self._request(found[0], Visitor("", ""), blank=True)
         except RequestError:  # the browser may have kept anything
             return None
         return found[0]
@@ -493,7 +496,7 @@ class Drawing:
         if asked is None:  # they cannot be finished
             caption = i18n.unfinished(step.done, step.total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
-        request = self._request(asked, visitor=Visitor("", ""), blank=True)
+        request = self._request(asked, Visitor("", ""), blank=True)
         unfinished = Unfinished(step.done, step.total, asked, start_id)
         return self._in_gallery(
             saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)

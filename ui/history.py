@@ -35,7 +35,8 @@ WITH_LINK = """(id, files) => {
   } catch {}  // nothing was kept, or this browser keeps nothing
   return [id, files, String(entry?.link ?? "")];
 }"""
-_ANNOUNCE = f"""(news, app) => {{
+# Tells the list the news of a request.
+ANNOUNCE = f"""(news, app) => {{
   const list = {part("#history [data-list]")};
   list?.dispatchEvent(new CustomEvent("news", {{ bubbles: true, detail: news }}));
 }}"""
@@ -84,7 +85,6 @@ def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
 
 def connect(
     history: gr.HTML,
-    app: gr.HTML,
     gallery: gr.Gallery,
     strip: gr.HTML,
     fields: Sequence[Component],
@@ -94,14 +94,13 @@ def connect(
     generator: Generator,
     styles: Mapping[str, Style],
 ) -> Any:
-    """Connect the list: it notes requests, and choosing an entry restores its settings.
+    """Let the choice of an entry restore its settings.
 
     If the entry's pictures are still kept, they are shown again.
 
     Returns:
         The event that shows the pictures again.
     """
-    history.change(None, [history, app], None, js=_ANNOUNCE, **AT_ONCE)
     request, asked = gr.State(""), gr.State("")
 
     def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
@@ -110,12 +109,11 @@ def connect(
         if found is None:
             return *((gr.skip(),) * (len(fields) + 2)), "", ""
         values, notes = found
-        # While a request is drawn the strip keeps showing its progress.
-        goes_on = str(message).startswith(status.RUNNING)
         return (
             *values.shown(),
             gr.Gallery(selected_index=None),
-            gr.skip() if goes_on else status.taken_over(notes),
+            # While a request is drawn the strip keeps showing its progress.
+            gr.skip() if str(message).startswith(status.RUNNING) else status.taken_over(notes),
             request_id,
             query,
         )

@@ -7,6 +7,7 @@ and no file stands between a key and its picture. The browser's part is in `stat
 import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -93,22 +94,17 @@ async def _drawn(
 def _request(
     generator: Generator, styles: Mapping[str, Style], body: Body, address: str
 ) -> Request:
-    defaults = Fields()._asdict()
-    values = {name: body.fields.get(name, defaults[name]) for name in FIELDS}
-    # A random seed would make each picture another one.
-    seed = values.pop("seed") or 0
-    return form.to_request(
-        generator.facts,
-        styles,
-        visitor=Visitor(body.session, address),
-        prompt=body.prompt,
-        negative_prompt="",  # nothing reads it without guidance
-        images=1,
-        live=True,
-        tags=True,
-        seed=seed,
-        **values,
+    values = {
+        **{name: body.fields[name] for name in FIELDS if name in body.fields},
+        "prompt": body.prompt,
+        "images": 1,
+        "seed": body.fields.get("seed") or 0,  # a random one would make each picture another one
+    }
+    fields = Fields.for_model(generator.facts)._replace(**values)
+    request = form.to_request(
+        generator.facts, styles, fields, Visitor(body.session, address), tags=True
     )
+    return replace(request, live=True)
 
 
 async def _left(sender: HttpRequest) -> None:

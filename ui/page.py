@@ -341,9 +341,9 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         **IN_THE_STRIP,
     )
     link.connect(parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
+    parts.history.change(None, [parts.history, parts.app], None, js=history.ANNOUNCE, **AT_ONCE)
     brought_back = history.connect(
         parts.history,
-        parts.app,
         parts.gallery,
         parts.strip,
         parts.form.inputs,

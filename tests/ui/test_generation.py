@@ -177,8 +177,8 @@ def served_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def to_request(**changes: Any) -> Request:
-    values = VALUES | {"visitor": Visitor("a session", "::1"), "keep": True} | changes
-    return form.to_request(MODEL, styles_for(Kind.SDXL), **values)
+    fields = Fields.for_model(MODEL)._replace(**{"prompt_syntax": "plain"} | VALUES | changes)
+    return form.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("a session", "::1"))
 
 
 def test_a_long_session_id_is_cut():
@@ -204,7 +204,7 @@ def test_plain_request():
     request = to_request(prompt="  a red star \n")
     assert 0 <= request.variation_seed < 2**32
     assert replace(request, variation_seed=0) == Request(
-        "a red star", None, 5.0, 25, 7, id=request.id, visitor="a session", address="::1", keep=True
+        "a red star", None, 5.0, 25, 7, id=request.id, visitor="a session", address="::1"
     )
 
 
@@ -776,9 +776,10 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
 
 def test_sizes_by_name():
     wide = replace(MODEL, more_sizes=((384, 256),))
-    values: dict[str, Any] = VALUES | {"visitor": Visitor("", "")}
     asked = [
-        form.to_request(wide, styles_for(Kind.SDXL), **values, size=size).size
+        form.to_request(
+            wide, styles_for(Kind.SDXL), Fields(**VALUES, size=size), Visitor("", "")
+        ).size
         for size in ("", "384x256", "256x256")
     ]
     assert asked == [None, (384, 256), (256, 256)]

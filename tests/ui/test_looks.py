@@ -25,10 +25,8 @@ STYLES = styles_for(Kind.SDXL)
 
 def request(prompt: str, loras: str = "", *, tags: bool = True, **others: Any) -> Request:
     values = {"style": "Anime", "negative_prompt": "<lora:other:1>", **others}
-    visitor = Visitor("", "")
-    return form.to_request(
-        HERE, STYLES, visitor=visitor, prompt=prompt, loras=loras, tags=tags, **values
-    )
+    fields = Fields(prompt=prompt, loras=loras, **values)
+    return form.to_request(HERE, STYLES, fields, Visitor("", ""), tags=tags)
 
 
 @pytest.mark.parametrize(

@@ -174,10 +174,8 @@ def test_other_languages(language: str, said: str):
 
 def test_the_page_asks_for_a_syntax_only_where_it_matters():
     def asked(prompt: str, **fields: Any) -> str:
-        values = Fields(prompt=prompt, **fields)._asdict()
-        del values["randomise"]
-        visitor = Visitor("", "")
-        return form.to_request(MODEL, STYLES, visitor=visitor, tags=True, **values).prompt_syntax
+        values, visitor = Fields(prompt=prompt, **fields), Visitor("", "")
+        return form.to_request(MODEL, STYLES, values, visitor, tags=True).prompt_syntax
 
     assert asked("(red:1.3) cube") == "a1111"
     assert asked("a cube", negative_prompt="[red]") == "a1111"

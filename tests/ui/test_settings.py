@@ -98,9 +98,9 @@ def test_a_number_that_may_be_none_survives_its_component(eta: float | None):
     ],
 )
 def test_unusable_settings_of_a_scheduler_are_refused(sent: dict, said: str):
-    values = Fields(prompt="a star")._replace(**sent)._asdict()
+    fields = Fields(prompt="a star")._replace(**sent)
     with pytest.raises(RequestError, match=re.escape(said)) as refused:
-        form.to_request(MODEL, styles_for(Kind.SDXL), visitor=Visitor("", ""), **values)
+        form.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("", ""))
     assert refused.value.field == next(iter(sent))
 
 
