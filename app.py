@@ -18,7 +18,6 @@ from pipeline.facts import Facts
 from serving import bootstrap, logs, scratch, settings
 from serving.generator import Generator
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from serving.settings import Options
 
@@ -86,7 +85,7 @@ def _load(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     return pipe, bundled
 
 
-def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Observer) -> Generator:
+def _connect(chosen: Options, limits: Limits, observer: Observer) -> Generator:
     """Return a generator that sends requests to other instances, once one of them is ready."""
     from serving import waiting
     from serving.generators.client import Client, LoopError
@@ -106,7 +105,7 @@ def _connect(chosen: Options, limits: tuple[Limits, RateLimits], observer: Obser
     except LoopError as error:
         _give_up(f"--backend-urls: {error}")
     log.info("%s draws at %s", model.name, ", ".join(urls))
-    return RemoteGenerator(Client(headers), urls, model, *limits, observer)
+    return RemoteGenerator(Client(headers), urls, model, limits, observer)
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:

@@ -218,7 +218,7 @@ class FrontEnd:
         keys = bootstrap.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
         model = await replicas.facts.remote()  # waits for the first replica
-        self._generator = RemoteGenerator(client, [], model, *bootstrap.limits(chosen), observer)
+        self._generator = RemoteGenerator(client, [], model, bootstrap.limits(chosen), observer)
         self._server = page_server.build(self._generator, observer, keys, chosen)
         # Ray starts a new front-end before the old one has ended: both listen on this port.
         door = bootstrap.listen(chosen.host, chosen.port, reuse_port=True)

@@ -12,7 +12,6 @@ from serving import scratch, screen
 from serving.metrics import Observer
 from serving.requests import blocked_words
 from serving.requests.blocked_words import BlockedWords
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from serving.settings import Options
 
@@ -94,7 +93,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
 
 def local_generator(
     chosen: Options,
-    limits: tuple[Limits, RateLimits],
+    limits: Limits,
     observer: Observer,
     loaded: "tuple[SDXLPipeline, bool]",
 ) -> "LocalGenerator":
@@ -109,7 +108,7 @@ def local_generator(
     embedding_dir = chosen.embedding_dir
     return LocalGenerator(
         pipe,
-        *limits,
+        limits,
         observer,
         bundled=bundled,
         more_sizes=_fitting(pipe, chosen.sizes[1:]),
@@ -135,24 +134,25 @@ def _fitting(pipe: "SDXLPipeline", sizes: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(fitting)
 
 
-def limits(chosen: Options) -> tuple[Limits, RateLimits]:
-    """Return the limits and the rate limits of a generator.
+def limits(chosen: Options) -> Limits:
+    """Return the limits of a generator.
 
     Raises:
         ValueError: if the file with the blocked words cannot be used; the message says why.
     """
-    how_many = Limits(
+    return Limits(
         max_waiting=chosen.max_waiting,
         waiting_s=chosen.max_wait,
         running_s=chosen.max_run,
         grace_s=chosen.grace,
         kept=chosen.keep_results,
         kept_s=chosen.keep_seconds,
+        rate_per_address=chosen.rate_per_address,
+        rate_per_session=chosen.rate_per_session,
         blocked=BlockedWords()
         if chosen.blocked_words is None
         else blocked_words.read(chosen.blocked_words),
     )
-    return how_many, RateLimits(chosen.rate_per_address or None, chosen.rate_per_session or None)
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:

@@ -22,7 +22,6 @@ from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.http import server
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 
@@ -210,7 +209,7 @@ def test_a_misspelt_setting_would_be_found():
 def program() -> TestClient:
     """Return a client of the program's own routes, over a stand-in for the model."""
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
+    generator = LocalGenerator(pipe, Limits(), observer)
     return TestClient(http_app.build(generator, observer))
 
 

@@ -23,7 +23,6 @@ from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.http.server import Server
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 
@@ -71,7 +70,6 @@ def serve(
     *,
     held: bool = False,
     limits: Limits | None = None,
-    rates: RateLimits | None = None,
     generator: Generator | None = None,
     observer: Observer | None = None,
     stop_within_s: float = 10.0,
@@ -84,8 +82,7 @@ def serve(
     pipe = FakePipeline(held=held)
     observer = observer or Observer()
     if generator is None:
-        rates = rates or RateLimits(None, None)
-        generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), rates, observer)
+        generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), observer)
     app = http_app.build(generator, observer, **options)
     port = port or free_port()
     server = Server(

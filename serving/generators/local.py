@@ -47,7 +47,6 @@ from serving.requests.lifecycle import (
     is_late,
     is_long_ago,
 )
-from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 
@@ -84,7 +83,6 @@ class LocalGenerator(RequestLifecycle):
         self,
         pipe: SDXLPipeline,
         limits: Limits,
-        rates: RateLimits,
         observer: Observer,
         *,
         bundled: bool = False,
@@ -100,7 +98,7 @@ class LocalGenerator(RequestLifecycle):
             coming_sizes=tuple(more_sizes),
             loras=loras.describe(loras.look()) if loras else (),
         )
-        super().__init__(model, limits, rates, observer)
+        super().__init__(model, limits, observer)
         observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
         self._reveal = reveal

@@ -39,7 +39,6 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import admission
 from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle
-from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 
@@ -153,7 +152,6 @@ class RemoteGenerator(RequestLifecycle):
         urls: Sequence[str],
         facts: Facts,
         limits: Limits,
-        rates: RateLimits,
         observer: Observer,
     ) -> None:
         self._client = client
@@ -161,7 +159,7 @@ class RemoteGenerator(RequestLifecycle):
         self._watching: set[asyncio.Task[None]] = set()
         self._again: dict[str, _PutOff] = {}
         self._begun_with: dict[str, Facts] = {}  # by the id of a request
-        super().__init__(facts, limits, rates, observer)
+        super().__init__(facts, limits, observer)
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""

@@ -60,11 +60,11 @@ class RequestLifecycle(ABC):
     All methods run on one event loop.
     """
 
-    def __init__(self, facts: Facts, limits: Limits, rates: RateLimits, observer: Observer) -> None:
+    def __init__(self, facts: Facts, limits: Limits, observer: Observer) -> None:
         self.facts = facts
         self._max_waiting = limits.max_waiting
         self._blocked = limits.blocked
-        self._rates = rates
+        self._rates = RateLimits(limits.rate_per_address, limits.rate_per_session)
         self._observer = observer
         self._registry = Registry(limits, self._ended)
         self._queue: FairQueue[Record] = FairQueue(lambda record: record.turns)

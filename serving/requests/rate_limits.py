@@ -39,9 +39,9 @@ class Buckets:
 
 
 class RateLimits:
-    """Limits of requests per minute, for each address and each session; None means no limit."""
+    """Limits of requests per minute, for each address and each session; 0 means no limit."""
 
-    def __init__(self, per_address: int | None, per_session: int | None) -> None:
+    def __init__(self, per_address: int, per_session: int) -> None:
         self._addresses = Buckets(per_address) if per_address else None
         self._sessions = Buckets(per_session) if per_session else None
 

@@ -18,7 +18,7 @@ LIVE_WAITING_S = 3.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the queue and of the times of a request, and the blocked words."""
+    """Limits of the queue, of the times of a request and of its visitor, and the blocked words."""
 
     max_waiting: int = 32
     waiting_s: float = 600.0  # from its arrival until a request must have begun
@@ -27,6 +27,8 @@ class Limits:
     kept: int = 32  # results that can be found again, each for `kept_s` seconds
     kept_s: float = 600.0
     kept_bytes: int = 2**28  # of the pictures of all results but the newest
+    rate_per_address: int = 0  # requests per minute from one address; 0 sets no limit
+    rate_per_session: int = 0  # the same from one open page or API key
     blocked: BlockedWords = field(default_factory=BlockedWords)  # in prompts
 
 

@@ -20,7 +20,6 @@ from benchmarks.visitors import percentiles
 from serving.generator import Request, RequestError
 from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import served
@@ -43,7 +42,7 @@ def test_one_visitor_finds_all_the_places():
     async def taken_in() -> int:
         pipe = FakePipeline(held=True)
         limits = Limits(max_waiting=MAX_WAITING)
-        generator = LocalGenerator(pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
+        generator = LocalGenerator(pipe.as_pipeline(), limits, Observer())
         for _ in range(2 * PLACES):
             try:
                 await generator.submit(Request("a", None, 5.0, 4, seed=7))

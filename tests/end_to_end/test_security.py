@@ -34,7 +34,6 @@ from serving.http.limits import (
 )
 from serving.http.middleware import CLOSED
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import raw_server, served
@@ -460,7 +459,7 @@ def addresses(routes: Sequence[BaseRoute]) -> Iterator[str]:
 def test_the_table_names_every_open_route():
     """Every open route is in the table, so a route that a new Gradio version adds is noticed."""
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
+    generator = LocalGenerator(pipe, Limits(), observer)
     app = http_app.build(generator, observer, a1111="keys")
     mount(app, generator, "127.0.0.1", 7860, 600)
     there = {found for found in addresses(app.routes) if not CLOSED.match(found)}

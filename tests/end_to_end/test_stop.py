@@ -23,7 +23,6 @@ from serving.generator import Done, Image
 from serving.generators.local import LocalGenerator
 from serving.http import server
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.browsing import SHOWN_WITHIN_MS, ask, opened, wait_for_pictures
@@ -148,7 +147,7 @@ class Painting(LocalGenerator):
     """A generator that draws one large picture once `may_end` is set."""
 
     def __init__(self) -> None:
-        super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
+        super().__init__(FakePipeline().as_pipeline(), Limits(), Observer())
         self.may_end = threading.Event()
 
     async def _draw(self, record: Record) -> None:

@@ -22,7 +22,6 @@ from serving.generators.local import LocalGenerator
 from serving.generators.remote import RemoteGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests import screens
 from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
@@ -129,13 +128,12 @@ def test_a_wrong_number_of_verdicts_is_an_error(
 @pytest.fixture(params=["here", "elsewhere"])
 def site(pipe: SDXLPipeline, request: pytest.FixtureRequest) -> Iterator[Site]:
     """Serve an instance that draws, or a front-end with that instance behind it."""
-    none = RateLimits(None, None)
-    generator = LocalGenerator(pipe, Limits(), none, Observer())
+    generator = LocalGenerator(pipe, Limits(), Observer())
     with serve(generator=generator) as behind:
         if request.param == "here":
             yield behind
             return
-        front = RemoteGenerator(Client(), [behind.url], generator.facts, Limits(), none, Observer())
+        front = RemoteGenerator(Client(), [behind.url], generator.facts, Limits(), Observer())
         with serve(generator=front, passes_on=True) as site:
             yield site
 
@@ -188,8 +186,7 @@ def test_there_are_no_previews(site: Site) -> None:
 
 
 def test_without_reveal_no_original_is_sent(pipe: SDXLPipeline, screening: Screening) -> None:
-    none = RateLimits(None, None)
-    strict = LocalGenerator(pipe, Limits(), none, Observer(), reveal=False)
+    strict = LocalGenerator(pipe, Limits(), Observer(), reveal=False)
     with serve(generator=strict) as site:
         first, _ = images(generate(site, unblurred=True))
     assert first["unblurred"] is None
@@ -203,7 +200,7 @@ def test_programs_that_call_the_page_get_the_blurred_one(
     sender = cast(Any, SimpleNamespace(session_hash="a", client=None))
 
     async def ask() -> list[dict[str, Any]]:
-        generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), Observer())
+        generator = LocalGenerator(pipe, Limits(), Observer())
         found, *_ = await Drawing(generator, Kind.MINIATURE).for_programs(sender, "a red star")
         await generator.close(1)
         return found

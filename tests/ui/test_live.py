@@ -13,7 +13,6 @@ from fastapi import FastAPI
 from pipeline.facts import LoraFacts
 from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.generators.test_local import closing, until
@@ -28,8 +27,7 @@ def run(test: Test, *, held: bool = False) -> None:
     pipe.facts = replace(pipe.facts, distilled=True)
 
     async def whole() -> None:
-        rates = RateLimits(None, None)
-        made = LocalGenerator(pipe.as_pipeline(), Limits(), rates, Observer(), live="on")
+        made = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), live="on")
         await made.open()
         await until(lambda: made.facts.live)
         app = FastAPI()

@@ -13,7 +13,6 @@ from serving.generators.local import LiveMode, LocalGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.lifecycle import MOST_LIVE, MOST_LIVE_EACH
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import LIVE_WAITING_S, Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
@@ -29,7 +28,7 @@ def run(
     live: LiveMode = "on",
     held: bool = False,
     distilled: bool = True,
-    rates: RateLimits | None = None,
+    limits: Limits | None = None,
     observer: Observer | None = None,
 ) -> None:
     """Run a test with a generator of its own, whose model draws in few steps if `distilled`."""
@@ -39,8 +38,7 @@ def run(
     async def whole() -> None:
         generator = LocalGenerator(
             pipe.as_pipeline(),
-            Limits(),
-            rates or RateLimits(None, None),
+            limits or Limits(),
             observer or Observer(),
             live=live,
         )
@@ -78,7 +76,7 @@ def test_one_picture_that_leaves_nothing_behind():
             assert unknown.value.kind is ErrorKind.UNKNOWN
         await draw(generator, request(visitor="me", address="here"))
 
-    run(test, rates=RateLimits(1, 1), observer=observer)
+    run(test, limits=Limits(rate_per_address=1, rate_per_session=1), observer=observer)
     counted = observer.registry.get_sample_value
     assert counted("sdxl_live_total", {"outcome": "done"}) == 3
     assert counted("sdxl_requests_total", {"outcome": "done"}) == 1

@@ -33,7 +33,6 @@ from serving.metrics import Observer
 from serving.requests import lifecycle
 from serving.requests.blocked_words import BlockedWords
 from serving.requests.eta import Pace
-from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
 from tests.checkpoints import SMALLEST
@@ -59,9 +58,7 @@ def run(
     pipe = FakePipeline(held=held)
 
     async def whole() -> T:
-        generator = LocalGenerator(
-            pipe.as_pipeline(), Limits(**limits), RateLimits(None, None), Observer()
-        )
+        generator = LocalGenerator(pipe.as_pipeline(), Limits(**limits), Observer())
         async with closing(generator, pipe):
             return await test(generator, pipe)
 
@@ -213,9 +210,8 @@ def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str)
 
 def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
     pipe = FakePipeline(held=True)
-    limits, rates = Limits(), RateLimits(None, None)
     more = ((16, 8), (13, 8), (8, 24))
-    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=more)
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), more_sizes=more)
 
     async def test() -> None:
         await generator.open()
@@ -247,8 +243,8 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
             assert compiled.wait(PATIENCE_S)
 
     pipe = Compiling(held=True)
-    limits, rates = Limits(running_s=0.0), RateLimits(None, None)  # stuck after any time at all
-    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=((16, 8),))
+    limits = Limits(running_s=0.0)  # stuck after any time at all
+    generator = LocalGenerator(pipe.as_pipeline(), limits, Observer(), more_sizes=((16, 8),))
 
     async def test() -> None:
         await generator.open()
@@ -270,7 +266,6 @@ def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
 ):
     # The test needs a pipeline of its own, as the shared one must keep its single size.
     pipe = SDXLPipeline.from_pretrained(SMALLEST, num_inference_steps=3, devices=jax.devices()[:1])
-    limits, rates = Limits(), RateLimits(None, None)
     ran: list[tuple[object, str]] = []
     run = jax.stages.Compiled.__call__
 
@@ -279,7 +274,7 @@ def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
         return run(self, *args)
 
     monkeypatch.setattr(jax.stages.Compiled, "__call__", note)
-    generator = LocalGenerator(pipe, limits, rates, Observer(), more_sizes=((20, 16),))
+    generator = LocalGenerator(pipe, Limits(), Observer(), more_sizes=((20, 16),))
 
     async def test() -> None:
         await generator.open()
@@ -519,7 +514,7 @@ def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
 def test_a_refused_duplicate_costs_no_token():
     async def test() -> None:
         generator = LocalGenerator(
-            FakePipeline().as_pipeline(), Limits(), RateLimits(2, None), Observer()
+            FakePipeline().as_pipeline(), Limits(rate_per_address=2), Observer()
         )
         first = request(address="1.1.1.1")
         await draw(generator, first)

@@ -18,7 +18,6 @@ from serving.generators.lora_folder import LoraFolder
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import lifecycle
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.generators.test_local import closing, draw, ending, request, until
@@ -52,7 +51,6 @@ def run(folder: Path, test: Test, *, held: bool = False) -> None:
         generator = LocalGenerator(
             pipe.as_pipeline(),
             Limits(),
-            RateLimits(None, None),
             Observer(),
             loras=LoraFolder(folder),
         )

@@ -10,7 +10,6 @@ from pipeline import SDXLPipeline
 from serving.generator import Done, Image, Request, Step
 from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN
 
@@ -28,7 +27,7 @@ def test_several_requests_go_through_both_models() -> None:
     )
 
     async def drawn() -> list[list[Any]]:
-        generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), Observer())
+        generator = LocalGenerator(pipe, Limits(), Observer())
         await generator.open()
         assert generator.facts.refiner == "checkpoint"
         wanted = [

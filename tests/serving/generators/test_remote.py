@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -38,7 +39,6 @@ from serving.generators.remote import RemoteGenerator
 from serving.http.events import HOP_HEADER
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.http.test_app import Background, Event, generate, metric, post, read
@@ -101,10 +101,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 @contextmanager
 def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     observer = Observer()
-    rates = RateLimits(None, None)
-    generator = RemoteGenerator(
-        generator_client.Client(), urls, MODEL, Limits(**limits), rates, observer
-    )
+    generator = RemoteGenerator(generator_client.Client(), urls, MODEL, Limits(**limits), observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         # Once all instances are known, the first of two idle ones gets the first request.
         wait_until(lambda: all(each.facts or not each.healthy for each in generator._backends))
@@ -275,27 +272,20 @@ def test_a_connection_that_breaks_after_the_ending_causes_no_retry(monkeypatch: 
         assert metric(front, "sdxl_retries_total{") == 0
 
 
-class SecondTooMany(RateLimits):
-    """Rate limits that refuse only the second request."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None)
-        self._asked = 0
-
-    def admit(self, request: Request) -> None:
-        self._asked += 1
-        if self._asked == 2:
-            said = Message(Code.TOO_MANY_REQUESTS, {"wait_s": 1.5})
-            raise RequestError(said, ErrorKind.TOO_MANY, retry_after_s=1.5)
-
-
-def test_a_busy_instance_is_asked_again_after_its_retry_time(looks: Looks):
-    with serve(rates=SecondTooMany()) as site, front_of(site.url) as front:
+def test_a_busy_instance_is_asked_again_after_its_retry_time(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+):
+    message = Message(Code.TOO_MANY_REQUESTS, {"wait_s": 1.5})
+    refusal = RequestError(message, ErrorKind.TOO_MANY, retry_after_s=1.5)
+    pipe, observer = FakePipeline(), Observer()
+    busy = LocalGenerator(pipe.as_pipeline(), Limits(), observer)
+    monkeypatch.setattr(busy._rates, "admit", Mock(side_effect=[None, refusal, None]))
+    with serve(generator=busy, observer=observer) as site, front_of(site.url) as front:
         assert generate(front)[-1][0] == "done"
         again = Background(front)
         wait_until(lambda: metric(site, 'sdxl_requests_total{outcome="too_many"}') == 1)
         looks.wait_for(site.url, 3)  # it is free, and used no more for all that
-        assert len(site.pipe.calls) == 1
+        assert len(pipe.calls) == 1
         front.skip(2)
         events = again.finished()
         assert events[-1][0] == "done"
@@ -307,9 +297,8 @@ def test_a_busy_instance_is_asked_again_after_its_retry_time(looks: Looks):
 @contextmanager
 def wide_site(port: int) -> Iterator[Site]:
     pipe = FakePipeline(held=True)
-    limits, rates = Limits(), RateLimits(None, None)
     more = ((16, 8),)
-    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, Observer(), more_sizes=more)
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), more_sizes=more)
     pipe.let_step()  # for the first run
     with serve(generator=generator, port=port, stop_within_s=0) as site:
         site.pipe = pipe
@@ -413,10 +402,7 @@ def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
     wanted = [Request("a red star", None, 5.0, 4, 7) for _ in range(2)]
 
     async def life(site: Site) -> list[str]:
-        none = RateLimits(None, None)
-        generator = RemoteGenerator(
-            generator_client.Client(), [], MODEL, Limits(), none, Observer()
-        )
+        generator = RemoteGenerator(generator_client.Client(), [], MODEL, Limits(), Observer())
         await generator.open()
         with pytest.raises(RequestError, match=re.escape(str(Message(Code.UNAVAILABLE)))):
             await generator.submit(wanted[0])
@@ -488,8 +474,7 @@ def test_an_instance_that_draws_differently_gets_no_requests(
 ):
     port, pipe = free_port(), FakePipeline()
     pipe.facts = replace(pipe.facts, **different)
-    rates = RateLimits(None, None)
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), rates, Observer())
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
     with ExitStack() as stack:
         other = stack.enter_context(serve(generator=generator))
         with serve(held=True, port=port, stop_within_s=0) as site:
@@ -528,10 +513,7 @@ def test_nothing_is_sent_to_an_instance_before_its_first_check():
         return http_answer("application/json", json.dumps(json.loads(ANSWER) | {"load": load}))
 
     async def submit(url: str) -> None:
-        limits, rates = Limits(), RateLimits(None, None)
-        generator = RemoteGenerator(
-            generator_client.Client(), [url], MODEL, limits, rates, Observer()
-        )
+        generator = RemoteGenerator(generator_client.Client(), [url], MODEL, Limits(), Observer())
         wanted = Request("a red star", None, 5.0, 4, seed=7)
         await generator.submit(wanted)
         await generator.open()
@@ -547,8 +529,8 @@ def test_nothing_is_sent_to_an_instance_before_its_first_check():
 
 
 def test_a_request_goes_to_an_instance_that_has_its_size():
-    pipe, rates = FakePipeline().as_pipeline(), RateLimits(None, None)
-    wide = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=((16, 8),))
+    pipe = FakePipeline().as_pipeline()
+    wide = LocalGenerator(pipe, Limits(), Observer(), more_sizes=((16, 8),))
 
     def offered(front: Site) -> list[list[int]]:
         return httpx.get(f"{front.url}/v1/model").json()["more_sizes"]
@@ -570,10 +552,8 @@ def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
         save_file({"x": np.zeros(4, np.float32)}, folder / f"{name}.safetensors")
         os.utime(folder / f"{name}.safetensors", (0, 0))  # it is not written to any more
     Picture.new("RGB", (9, 9)).save(folder / "a.png")
-    pipe, rates = FakePipeline(), RateLimits(None, None)
-    having = LocalGenerator(
-        pipe.as_pipeline(), Limits(), rates, Observer(), loras=LoraFolder(folder)
-    )
+    pipe = FakePipeline()
+    having = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), loras=LoraFolder(folder))
 
     def offered(front: Site) -> list[str]:
         return [each["name"] for each in httpx.get(f"{front.url}/v1/model").json()["loras"]]
@@ -609,7 +589,7 @@ def test_a_request_is_drawn_with_the_files_that_it_was_checked_with() -> None:
     lora = LoraFacts("pixel", "Pixel", digest="old")
     pipe = FakePipeline()
     pipe.loras["pixel"] = Path("pixel.safetensors")
-    there = LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
+    there = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
     there.facts = replace(there.facts, loras=(lora,))
     with serve(generator=there) as site, front_of(site.url) as front:
         wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["loras"])
@@ -641,9 +621,9 @@ def test_a_live_picture_of_an_instance(tmp_path: Path):
     file = tmp_path / "sdxl_lightning_4step_lora.safetensors"
     save_file({"x": np.zeros(4, np.float32)}, file)
     os.utime(file, (0, 0))  # it is not written to any more
-    pipe, rates = FakePipeline(), RateLimits(None, None)
+    pipe = FakePipeline()
     drawing = LocalGenerator(
-        pipe.as_pipeline(), Limits(), rates, Observer(), loras=LoraFolder(tmp_path), live="on"
+        pipe.as_pipeline(), Limits(), Observer(), loras=LoraFolder(tmp_path), live="on"
     )
     with serve(generator=drawing) as site, front_of(site.url) as front:
         wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["live"])
@@ -657,7 +637,7 @@ def test_a_live_picture_of_an_instance(tmp_path: Path):
 def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator:
     pipe = pipe or FakePipeline()
     pipe.facts = replace(pipe.facts, **different)
-    return LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
+    return LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
 
 
 @pytest.mark.parametrize(
@@ -985,10 +965,7 @@ def test_a_front_end_started_with_an_older_model_accepts_newer_instances():
     """
 
     async def life(url: str) -> list[object]:
-        none = RateLimits(None, None)
-        generator = RemoteGenerator(
-            generator_client.Client(), [], MODEL, Limits(), none, Observer()
-        )
+        generator = RemoteGenerator(generator_client.Client(), [], MODEL, Limits(), Observer())
         wanted = Request("a red star", None, 5.0, 4, 7)
         await generator.open()
         generator.add(url)
@@ -1043,10 +1020,7 @@ def test_instances_are_checked_again_after_any_error(monkeypatch: pytest.MonkeyP
 
 def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
     async def stop_and_draw(url: str) -> list[object]:
-        limits, rates = Limits(), RateLimits(None, None)
-        generator = RemoteGenerator(
-            generator_client.Client(), [url], MODEL, limits, rates, Observer()
-        )
+        generator = RemoteGenerator(generator_client.Client(), [url], MODEL, Limits(), Observer())
         stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
         await generator.open()
         async with asyncio.timeout(60):

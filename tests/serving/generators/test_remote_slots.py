@@ -11,7 +11,6 @@ from serving.generators import remote
 from serving.generators.client import Client
 from serving.generators.remote import RemoteGenerator
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.serving.generators.test_remote import MODEL, front_of, pictures
@@ -84,8 +83,7 @@ class _Held(RemoteGenerator):
     """A front-end that sends nothing, and whose pictures end when a test says so."""
 
     def __init__(self) -> None:
-        limits, rates = Limits(), RateLimits(None, None)
-        super().__init__(Client(), ["http://instance"], MODEL, limits, rates, Observer())
+        super().__init__(Client(), ["http://instance"], MODEL, Limits(), Observer())
         self.begun: list[str] = []
         self._backends[0].facts = replace(MODEL, images_per_request=4)
 

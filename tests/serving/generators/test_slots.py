@@ -17,7 +17,6 @@ from serving.generators import previews
 from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
@@ -35,7 +34,6 @@ def run(test: Test, slots: int, *, observer: Observer | None = None, **options: 
         generator = LocalGenerator(
             pipe.as_pipeline(),
             Limits(running_s=20.0),
-            RateLimits(None, None),
             observer or Observer(),
             **options,
         )

@@ -23,7 +23,6 @@ from serving.http import limits
 from serving.http.a1111 import bodies, listings, requests
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
 from tests.fake_pipeline import FakePipeline
@@ -460,11 +459,11 @@ def test_loras_that_are_not_there_are_left_out(site: Site, api: webuiapi.WebUIAp
 
 
 def test_embeddings(tmp_path: Path):
-    pipe, observer, limits = shared_pipeline(1), Observer(), (Limits(), RateLimits(None, None))
+    pipe, observer = shared_pipeline(1), Observer()
     save_embedding(pipe, tmp_path / "style.safetensors", count=3)
     os.utime(tmp_path / "style.safetensors", (0, 0))  # long complete
     folder = EmbeddingFolder(pipe, tmp_path)
-    generator = LocalGenerator(pipe, *limits, observer, embeddings=folder)
+    generator = LocalGenerator(pipe, Limits(), observer, embeddings=folder)
     width = sum(encoder.hidden_size for encoder in pipe._config.text_encoders.values())
     with serve(a1111="keys", generator=generator, observer=observer) as site:
         wait_until(lambda: generator.facts.embeddings)
@@ -480,8 +479,8 @@ def test_embeddings(tmp_path: Path):
 
 def test_loras():
     observer, pipe = Observer(), FakePipeline()
-    folder, rates = LoraFolder(BUNDLED / "loras"), RateLimits(None, None)
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), rates, observer, loras=folder)
+    folder = LoraFolder(BUNDLED / "loras")
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), observer, loras=folder)
     with serve(a1111="keys", generator=generator, observer=observer) as site:
         loras = client_of(site).get_loras()
         assert [each["name"] for each in loras] == ["dusk", "glow", "miniature-quick"]
@@ -631,7 +630,7 @@ def test_what_this_program_lacks(site: Site, api: webuiapi.WebUIApi):
 
 
 def test_other_refusals_keep_their_status():
-    with serve(a1111="keys", rates=RateLimits(1, None)) as site:
+    with serve(a1111="keys", limits=Limits(rate_per_address=1)) as site:
         assert post(site, "txt2img", {"prompt": "a"}).status_code == 200
         answer = post(site, "txt2img", {"prompt": "a"})
         assert answer.status_code == 429

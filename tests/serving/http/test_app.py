@@ -26,7 +26,7 @@ from serving.http import app, limits, middleware, timeouts
 from serving.http.openai import answers
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.rate_limits import Buckets, RateLimits
+from serving.requests.rate_limits import Buckets
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
@@ -115,8 +115,7 @@ def test_variations_and_guidance_that_ends(site: Site, path: str):
 
 def test_every_size_there_is():
     pipe = FakePipeline().as_pipeline()
-    rates, more = RateLimits(None, None), ((16, 8),)
-    generator = LocalGenerator(pipe, Limits(), rates, Observer(), more_sizes=more)
+    generator = LocalGenerator(pipe, Limits(), Observer(), more_sizes=((16, 8),))
     with serve(generator=generator) as site:
         wait_until(lambda: not generator.facts.coming_sizes)
         assert httpx.get(f"{site.url}/v1/model").json()["more_sizes"] == [[16, 8]]
@@ -184,8 +183,7 @@ class AtOnce(LocalGenerator):
 
 def test_a_request_that_ends_at_once_gets_its_ending_without_kept_results():
     pipe = FakePipeline(held=True)
-    rates = RateLimits(None, None)
-    with serve(generator=AtOnce(pipe.as_pipeline(), Limits(kept=0), rates, Observer())) as site:
+    with serve(generator=AtOnce(pipe.as_pipeline(), Limits(kept=0), Observer())) as site:
         name, fields = generate(site)[-1]
         assert (name, fields["kind"]) == ("error", "cancelled")
         pipe.let_all()
@@ -290,9 +288,8 @@ def full_queue(**drawn_with: str | int) -> Iterator[tuple[Site, FakePipeline]]:
 
     An evaluation takes 3.5 s. Both are drawn to their ends afterwards.
     """
-    pipe, limits, rates = FakePipeline(held=True), Limits(max_waiting=1), RateLimits(None, None)
-    observer = Observer()
-    generator = LocalGenerator(pipe.as_pipeline(), limits, rates, observer)
+    pipe, observer = FakePipeline(held=True), Observer()
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(max_waiting=1), observer)
     generator._pace.observe(evaluations=10, seconds=35.0)
     with serve(generator=generator, observer=observer) as site:
         drawn = Background(site, **drawn_with)
@@ -434,8 +431,7 @@ class Broken(LocalGenerator):
 
 @pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
 def test_an_unexpected_error_has_the_usual_format(path: str):
-    rates = RateLimits(None, None)
-    generator = Broken(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    generator = Broken(FakePipeline().as_pipeline(), Limits(), Observer())
     with serve(generator=generator) as site:
         failed = post(site, {"prompt": "a star"}, path)
     assert failed.status_code == 500
@@ -533,7 +529,7 @@ class Large(LocalGenerator):
     """A generator of pictures larger than the system's buffers for a client."""
 
     def __init__(self) -> None:
-        super().__init__(FakePipeline().as_pipeline(), Limits(), RateLimits(None, None), Observer())
+        super().__init__(FakePipeline().as_pipeline(), Limits(), Observer())
 
     async def _draw(self, record: Record) -> None:
         for index in range(2):
@@ -626,7 +622,7 @@ def test_keys():
 
 
 def test_rate_by_address_behind_one_trusted_proxy():
-    with serve(rates=RateLimits(2, None), trusted_proxies=1) as site:
+    with serve(limits=Limits(rate_per_address=2), trusted_proxies=1) as site:
 
         def status(forwarded: str) -> int:
             return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
@@ -637,7 +633,7 @@ def test_rate_by_address_behind_one_trusted_proxy():
 
 
 def test_one_network_of_ipv6_counts_as_one_address():
-    with serve(rates=RateLimits(2, None), trusted_proxies=1) as site:
+    with serve(limits=Limits(rate_per_address=2), trusted_proxies=1) as site:
 
         def ask(address: str) -> int:
             return post(site, BODY, headers={"X-Forwarded-For": address}).status_code
@@ -649,7 +645,7 @@ def test_one_network_of_ipv6_counts_as_one_address():
 
 
 def test_rate_by_address_behind_two_trusted_proxies():
-    with serve(rates=RateLimits(1, None), trusted_proxies=2) as site:
+    with serve(limits=Limits(rate_per_address=1), trusted_proxies=2) as site:
 
         def status(forwarded: str) -> int:
             return post(site, BODY, headers={"X-Forwarded-For": forwarded}).status_code
@@ -660,7 +656,7 @@ def test_rate_by_address_behind_two_trusted_proxies():
 
 
 def test_rate_by_session():
-    with serve(rates=RateLimits(None, 1), keys=["one", "other"]) as site:
+    with serve(limits=Limits(rate_per_session=1), keys=["one", "other"]) as site:
 
         def status(key: str) -> int:
             return post(site, BODY, headers={"Authorization": f"Bearer {key}"}).status_code
@@ -669,7 +665,7 @@ def test_rate_by_session():
 
 
 def test_forwarded_address_is_not_believed_without_a_proxy():
-    with serve(rates=RateLimits(1, None)) as site:
+    with serve(limits=Limits(rate_per_address=1)) as site:
         statuses = [
             post(site, BODY, headers={"X-Forwarded-For": f"1.1.1.{i}"}).status_code
             for i in range(2)
@@ -850,8 +846,7 @@ class WithPreviews(LocalGenerator):
 
 @pytest.mark.parametrize("wanted", [0, 2])
 def test_openai_partial_images(wanted: int):
-    rates = RateLimits(None, None)
-    generator = WithPreviews(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+    generator = WithPreviews(FakePipeline().as_pipeline(), Limits(), Observer())
     with serve(generator=generator) as site:
         client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
         stream = client.images.generate(prompt="a star", stream=True, partial_images=wanted)

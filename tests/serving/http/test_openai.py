@@ -29,7 +29,6 @@ from serving.http.openai import files as openai_files
 from serving.http.openai.files import Files
 from serving.messages import untranslated
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import Site, serve, wait_until
@@ -332,9 +331,8 @@ class Counted(LocalGenerator):
     """A generator that records how many requests are under way at each submission."""
 
     def __init__(self, refusals: int = 0) -> None:
-        rates = RateLimits(None, None)
         self.pipe = FakePipeline()
-        super().__init__(self.pipe.as_pipeline(), Limits(), rates, Observer())
+        super().__init__(self.pipe.as_pipeline(), Limits(), Observer())
         self.under_way: list[int] = []
         self.refusals = refusals
 
@@ -385,7 +383,7 @@ def test_no_call_has_pictures_of_two_models(stream: bool):
 
 
 def test_the_rate_limit_counts_what_is_drawn():
-    with serve(rates=RateLimits(3, None)) as site:
+    with serve(limits=Limits(rate_per_address=3)) as site:
         client = client_of(site)
         assert len(generate(client, n=5).data) == 5
         with pytest.raises(openai.RateLimitError):
@@ -495,7 +493,7 @@ def test_models(client: openai.OpenAI):
 def test_a_model_of_the_hub():
     pipe = FakePipeline()
     pipe.facts = replace(pipe.facts, name="stabilityai/stable-diffusion-xl-base-1.0")
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), RateLimits(None, None), Observer())
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
     with serve(generator=generator) as site:
         client = client_of(site)
         (listed,) = client.models.list()

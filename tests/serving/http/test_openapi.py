@@ -14,7 +14,6 @@ from schemathesis.schemas import APIOperation
 from serving.generators.local import LocalGenerator
 from serving.http import app
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import Site, serve
@@ -25,7 +24,7 @@ SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much)
 
 def description() -> dict[str, object]:
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), observer)
+    generator = LocalGenerator(pipe, Limits(), observer)
     return app.build(generator, observer).openapi()
 
 

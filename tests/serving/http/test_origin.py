@@ -7,7 +7,6 @@ from serving.generators.local import LocalGenerator
 from serving.http.app import build
 from serving.http.origin import AllowedHosts, CheckedRequests
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.web import raw_request, serve
@@ -123,7 +122,7 @@ def test_pages_of_other_origins_change_nothing(headers: dict[str, str], passes: 
 )
 def test_no_header_causes_an_error(name: str):
     pipe = FakePipeline().as_pipeline()
-    generator = LocalGenerator(pipe, Limits(), RateLimits(None, None), Observer())
+    generator = LocalGenerator(pipe, Limits(), Observer())
     app = build(generator, Observer(), keys=["secret"], trusted_proxies=1, a1111="keys")
     client = TestClient(app, base_url="http://127.0.0.1")  # an exception is raised
     texts = (

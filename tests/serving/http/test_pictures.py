@@ -25,7 +25,6 @@ from serving.http import limits
 from serving.metrics import Observer
 from serving.requests import inputs, lifecycle
 from serving.requests.inputs import Input
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.pipeline.images.test_opening import HOSTILE, WHOLE, saved, smooth
@@ -117,8 +116,7 @@ class Special(LocalGenerator):
     """A generator whose model has other facts."""
 
     def __init__(self, **changes: Any) -> None:
-        rates = RateLimits(None, None)
-        super().__init__(FakePipeline().as_pipeline(), Limits(), rates, Observer())
+        super().__init__(FakePipeline().as_pipeline(), Limits(), Observer())
         self.facts = replace(self.facts, **changes)
 
 

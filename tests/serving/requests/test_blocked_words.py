@@ -13,7 +13,6 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import blocked_words
 from serving.requests.blocked_words import BlockedWords
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.http.test_app import BODY, generate, metric, post
@@ -173,7 +172,7 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
     sender = cast(Any, SimpleNamespace(session_hash="a", client=None))
 
     async def ask() -> str:
-        generator = LocalGenerator(pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
+        generator = LocalGenerator(pipe.as_pipeline(), limits, Observer())
         drawing = Drawing(generator, Kind.MINIATURE)
         shown = drawing.for_page(sender, None, None, *Fields(prompt="a gun", steps=2).shown())
         strips = [each.strip async for each in shown]

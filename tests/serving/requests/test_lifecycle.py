@@ -12,7 +12,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from serving.generator import Done, Error, ErrorKind, Event, Image, Request, RequestError, Started
 from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
-from serving.requests.rate_limits import RateLimits
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 
@@ -63,7 +62,7 @@ class LifeOfRequests(RuleBasedStateMachine):
 
     async def make(self) -> LocalGenerator:
         limits = Limits(max_waiting=MAX_WAITING, grace_s=60.0, kept=1000)
-        return LocalGenerator(self.pipe.as_pipeline(), limits, RateLimits(None, None), Observer())
+        return LocalGenerator(self.pipe.as_pipeline(), limits, Observer())
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(asyncio.wait_for(work, 60))
