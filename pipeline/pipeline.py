@@ -184,7 +184,7 @@ class SDXLPipeline:
 
     @classmethod
     @failures_explained()
-    def from_pretrained(
+    def from_pretrained(  # noqa: PLR0913
         cls,
         model: str | Path,
         revision: str | None = None,
@@ -470,7 +470,7 @@ class SDXLPipeline:
             self._refiner.warm_up(run)
 
     @failures_explained()
-    def generate(
+    def generate(  # noqa: PLR0913
         self,
         prompt: str | Sequence[str] | GenerateRequest,
         negative_prompt: str | Sequence[str] | None = None,
