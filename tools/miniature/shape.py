@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 Values: TypeAlias = dict[str, object]
-END, PAD_2 = "<|endoftext|>", "!"
 TEXT_WIDTHS = (96, 128)
 PROJECTION = 128
 LATENT_CHANNELS = 8

@@ -6,7 +6,6 @@ checkpoint in diffusers' layout. All randomness is seeded. A training that was s
 
 import argparse
 import json
-import re
 import shutil
 from dataclasses import asdict, fields
 from functools import partial
@@ -25,10 +24,10 @@ from tools.miniature.export import write_weights
 from tools.miniature.latents import draw_latents, normalise
 from tools.miniature.reader import TextEncoders, teach
 from tools.miniature.scenes import vocabulary
-from tools.miniature.shape import END, PAD_2, write_configs
+from tools.miniature.shape import write_configs
 from tools.miniature.train_unet import train_unet
 from tools.miniature.train_vae import draw_pool, train_vae
-from tools.miniature.vocabulary import write_tokenizer
+from tools.miniature.vocabulary import write_tokenizers
 from tools.miniature.work import Run, Settings, Work, option
 
 STAGES = ("vae", "reader", "unet")
@@ -55,17 +54,9 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     checkpoint = folder / "checkpoint"
-    write_words(checkpoint)
+    write_configs(checkpoint, write_tokenizers(checkpoint, vocabulary()))
     train(work, checkpoint)
     publish(work, checkpoint, out)
-
-
-def write_words(checkpoint: Path) -> None:
-    """Write tokenizers for the grammar's words, and the configurations that follow from them."""
-    words = sorted({word for said in vocabulary() for word in re.findall("[a-z]+", said)})
-    write_tokenizer(checkpoint / "tokenizer", words, END)
-    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2)
-    write_configs(checkpoint, len(json.loads((checkpoint / "tokenizer/vocab.json").read_text())))
 
 
 def train(work: Work, checkpoint: Path) -> None:

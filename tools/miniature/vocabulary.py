@@ -5,11 +5,13 @@ every byte is a symbol, so any Unicode text has a spelling; merges make each kno
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+PAD_2 = "!"  # of SDXL's second tokenizer
 
 
 def byte_symbols() -> list[str]:
@@ -79,9 +81,16 @@ def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
     return merged
 
 
+def write_tokenizers(checkpoint: Path, captions: Iterable[str], emoji: Sequence[str] = ()) -> int:
+    """Write both tokenizers of SDXL for the captions' words; return how many tokens each has."""
+    words = sorted({word for caption in captions for word in re.findall("[a-z]+", caption)})
+    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2, emoji)
+    return write_tokenizer(checkpoint / "tokenizer", words, END, emoji)
+
+
 def write_tokenizer(
     folder: Path, words: Sequence[str], pad_token: str, emoji: Sequence[str] = ()
-) -> None:
+) -> int:
     """Write `vocab.json`, `merges.txt`, `tokenizer_config.json` and `special_tokens_map.json`.
 
     Ids 0-255 are bytes ("!" is 0, as in CLIP), 256-511 bytes that end a word; then come the tokens
@@ -93,6 +102,9 @@ def write_tokenizer(
         pad_token: fills a prompt up to 77 tokens: the end token in SDXL's first tokenizer, "!" in
             its second.
         emoji: see `word_merges`.
+
+    Returns:
+        The number of tokens.
 
     Raises:
         ValueError: if a word is not lower-case letters only.
@@ -117,6 +129,7 @@ def write_tokenizer(
     _write(folder / "merges.txt", "\n".join(lines))
     _write(folder / "tokenizer_config.json", json.dumps(config, indent=2))
     _write(folder / "special_tokens_map.json", json.dumps(special, indent=2))
+    return len(tokens)
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,8 +5,6 @@ part that was stopped resumes.
 """
 
 import argparse
-import json
-import re
 import time
 from functools import partial
 from pathlib import Path
@@ -25,10 +23,10 @@ from tools.agreement import load_module
 from tools.miniature.export import write_weights
 from tools.miniature.latents import encode_scenes, normalise
 from tools.miniature.reader import TextEncoders
-from tools.miniature.shape import END, PAD_2, write_configs
+from tools.miniature.shape import write_configs
 from tools.miniature.train_unet import loss_fn
 from tools.miniature.training import minimise, parameters, start_as_identity, with_parameters
-from tools.miniature.vocabulary import write_tokenizer
+from tools.miniature.vocabulary import write_tokenizers
 from tools.miniature.work import Run
 from tools.trainer import shape
 from tools.trainer.captions import vocabulary
@@ -57,19 +55,11 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's network")
     options = parser.parse_args()
     checkpoint = options.work / "checkpoint"
-    write_words(checkpoint)
+    emoji = [thing.emoji for thing in all_things()]
+    tokens = write_tokenizers(checkpoint, vocabulary(), emoji)
+    write_configs(checkpoint, tokens, shape.UNET, shape.VAE, shape.SCHEDULER)
     config = read_config(checkpoint)
     {"vae": make_vae, "words": make_encoders, "unet": make_unet}[options.part](config, options)
-
-
-def write_words(checkpoint: Path) -> None:
-    """Write tokenizers for the captions' words, and the configurations that follow from them."""
-    words = sorted({word for said in vocabulary() for word in re.findall("[a-z]+", said)})
-    emoji = [thing.emoji for thing in all_things()]
-    write_tokenizer(checkpoint / "tokenizer", words, END, emoji)
-    write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2, emoji)
-    count = len(json.loads((checkpoint / "tokenizer/vocab.json").read_text()))
-    write_configs(checkpoint, count, shape.UNET, shape.VAE, shape.SCHEDULER)
 
 
 def make_vae(config: Config, options: argparse.Namespace) -> None:
