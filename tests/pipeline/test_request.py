@@ -1,6 +1,7 @@
 """The declarations of settings, and everything that is made from them."""
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,17 +32,14 @@ from pipeline.setting_kinds import (
 )
 from tests.models import MODEL
 
-
-class Model:
-    num_inference_steps = 4
-    max_inference_steps = 8
-    schedulers = ("euler", "heun")
-    sigma_schedules = ("default", "karras")
-    num_train_timesteps = 100
-    decoders = ("full",)
-    guidance_scale = 2.0
-    recipe_names = ("lightning-4",)
-    max_cache_interval = 1
+LIMITED = replace(
+    MODEL,
+    num_inference_steps=4,
+    max_inference_steps=8,
+    schedulers=("euler", "heun"),
+    num_train_timesteps=100,
+    guidance_scale=2.0,
+)
 
 
 def test_the_command_line_has_every_setting_with_its_default():
@@ -75,11 +73,11 @@ def test_settings_refer_to_settings():
 
 
 def test_limits_of_a_model():
-    steps = SETTINGS["num_inference_steps"].for_model(Model)
+    steps = SETTINGS["num_inference_steps"].for_model(LIMITED)
     assert isinstance(steps, Whole)
     assert (steps.high, steps.default) == (8, 4)
-    assert SETTINGS["guidance_scale"].for_model(Model).default == 2.0
-    assert SETTINGS["guidance_until"].for_model(Model) is SETTINGS["guidance_until"]
+    assert SETTINGS["guidance_scale"].for_model(LIMITED).default == 2.0
+    assert SETTINGS["guidance_until"].for_model(LIMITED) is SETTINGS["guidance_until"]
 
 
 NUMBER = Number(name="eta", default=0.5, high=1, description="")
@@ -202,7 +200,9 @@ def test_timesteps(value: Any, text: str | None):
 
 
 def test_choices_of_a_model():
-    scheduler, timesteps = (SETTINGS[name].for_model(Model) for name in ("scheduler", "timesteps"))
+    scheduler, timesteps = (
+        SETTINGS[name].for_model(LIMITED) for name in ("scheduler", "timesteps")
+    )
     assert scheduler.fault("heun") is None
     assert scheduler.fault("ddim") is not None
     assert timesteps.fault("99,5") is None

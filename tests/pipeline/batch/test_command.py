@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from PIL import Image
@@ -24,22 +25,12 @@ ROOT = Path(__file__).parents[3]
 SHEET = "contact-sheet-000000.jpg"
 
 
-class Model:
-    """The model that the command loads, and the number of times that it does."""
-
-    def __init__(self) -> None:
-        self.loads = 0
-
-    def load(self, *_: object) -> SDXLPipeline:
-        self.loads += 1
-        return shared_pipeline(1)
-
-
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Model:
-    found = Model()
-    monkeypatch.setattr(command, "_load", found.load)
-    return found
+def load(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Let the command load a pipeline that tests share; return the function, which counts."""
+    load = Mock(side_effect=lambda *_: shared_pipeline(1))
+    monkeypatch.setattr(command, "_load", load)
+    return load
 
 
 @pytest.fixture
@@ -68,7 +59,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[1:]]
 
 
-def test_a_batch(tmp_path: Path, run: Run, model: Model):
+def test_a_batch(tmp_path: Path, run: Run, load: Mock):
     write(tmp_path, "a star", "a ring", "a square", "a circle", "a moon")
     out = tmp_path / "out"
     status, printed, messages = run("--seed", "7", "--negative", "blue")
@@ -89,11 +80,11 @@ def test_a_batch(tmp_path: Path, run: Run, model: Model):
     before = {file: file.stat().st_mtime_ns for file in out.iterdir()}
     assert run("--seed", "7", "--negative", "blue") == (0, printed, "")
     assert {file: file.stat().st_mtime_ns for file in out.iterdir()} == before
-    assert model.loads == 1  # nothing was left to draw
+    assert load.call_count == 1  # nothing was left to draw
 
 
 def test_an_interrupted_batch_goes_on(
-    tmp_path: Path, run: Run, model: Model, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, load: Mock, monkeypatch: pytest.MonkeyPatch
 ):
     write(tmp_path, *(f"a star {index}" for index in range(9)))
     out = tmp_path / "out"
@@ -122,7 +113,7 @@ def test_an_interrupted_batch_goes_on(
 
 
 def test_a_batch_with_a_picture_that_fails(
-    tmp_path: Path, run: Run, model: Model, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, load: Mock, monkeypatch: pytest.MonkeyPatch
 ):
     pipe = shared_pipeline(1)
     plain = pipe.prepare
@@ -142,31 +133,31 @@ def test_a_batch_with_a_picture_that_fails(
         first, second = messages.splitlines()
         assert first == f"2 of 3 pictures are in {tmp_path / 'out'}; these cannot be drawn:"
         assert second.startswith(f"{tmp_path / 'list.txt'}:2: the latents are no finite numbers")
-    assert model.loads == 1
+    assert load.call_count == 1
     assert sorted(record["index"] for record in records(tmp_path / "out")) == [0, 1, 2]
 
 
-def test_a_folder_of_another_batch(tmp_path: Path, run: Run, model: Model):
+def test_a_folder_of_another_batch(tmp_path: Path, run: Run, load: Mock):
     write(tmp_path, "a star")
     assert run()[0] == 0
     for changed in (("--seed", "1"), ("--guidance", "2")):
         status, printed, messages = run(*changed)
         assert (status, printed) == (2, [])
         assert "belongs to another batch, with other prompts or settings; give the" in messages
-    assert model.loads == 1
+    assert load.call_count == 1
 
 
-def test_a_bad_line_is_refused_before_anything_is_loaded(tmp_path: Path, run: Run, model: Model):
+def test_a_bad_line_is_refused_before_anything_is_loaded(tmp_path: Path, run: Run, load: Mock):
     (tmp_path / "list.jsonl").write_text('{"prompt": "a star"}\n{"prompt": "a ring", "seed": -1}')
     status, printed, messages = run(prompts="list.jsonl")
     assert (status, printed) == (2, [])
     assert messages.startswith(f"error: {tmp_path / 'list.jsonl'}:2: seed is -1; expected 0 to")
-    assert (model.loads, (tmp_path / "out").exists()) == (0, False)
+    assert (load.call_count, (tmp_path / "out").exists()) == (0, False)
 
 
-def test_a_file_that_is_missing(tmp_path: Path, run: Run, model: Model):
+def test_a_file_that_is_missing(tmp_path: Path, run: Run, load: Mock):
     status, _, messages = run()
-    assert (status, model.loads) == (1, 0)
+    assert (status, load.call_count) == (1, 0)
     assert str(tmp_path / "list.txt") in messages
 
 
