@@ -121,9 +121,15 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
     @classmethod
     def for_model(cls, facts: Facts) -> "Fields":
         """Return the fields that nobody has set; what may be left to the model is its own."""
-        own = {each.link: each.for_model(facts).default for each in VALUES if each.absent_note}
-        seeds = {each.link: each.absent_value() for each in VALUES if isinstance(each, Seed)}
-        return cls(**own | seeds)
+        return cls(
+            **{
+                each.link: each.absent_value()
+                if isinstance(each, Seed)
+                else each.for_model(facts).default
+                for each in VALUES
+                if each.absent_note
+            }
+        )
 
     @classmethod
     def sent(cls, values: Iterable[Any]) -> "Fields":

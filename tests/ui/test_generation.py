@@ -145,9 +145,9 @@ class StandIn:
         try:
             for event in self._first:
                 yield event
-            for step in range(request.num_inference_steps):
+            for step in range(request.steps):
                 await asyncio.sleep(0)
-                yield Step(step + 1, request.num_inference_steps)
+                yield Step(step + 1, request.steps)
                 if request.previews and step == 0:
                     yield Preview((b"look 0", b"look 1"))
             if self._error:

@@ -62,8 +62,9 @@ def optimiser(steps: int, peak: float = 0.02, warmup: int = 100) -> optax.Gradie
         optax.stateless(lambda updates, _: jax.tree.map(orthogonalised, updates)),
         optax.scale_by_learning_rate(matrices),
     )
-    parts = {"muon": muon, "adam": optax.adamw(others, weight_decay=0.0, nesterov=True)}
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.partition(parts, _kinds))
+    adam = optax.adamw(others, weight_decay=0.0, nesterov=True)
+    kinds = optax.partition({"muon": muon, "adam": adam}, _kinds)
+    return optax.chain(optax.clip_by_global_norm(1.0), kinds)
 
 
 def _kinds(params: Tree) -> Tree:
