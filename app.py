@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("app")
 
+# The program's name in messages: it has a package where it is installed, and none in a checkout.
+PROG = "sdxl-jax serve" if __package__ else "app.py"
+
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     """Serve the page until a signal stops the process.
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     # Nearly all objects made at startup stay, so collection would only cost time.
     # `serving.http.server` enables it again, and so does `serving.waiting` while it waits.
     gc.disable()
-    chosen = settings.read(arguments, os.environ)
+    chosen = settings.read(arguments, os.environ, PROG)
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)
     _check_address(chosen.host, chosen.port)
@@ -143,7 +146,7 @@ def _read_keys(flag: str, file: Path | None) -> list[str]:
 
 
 def _give_up(message: str) -> NoReturn:
-    print(f"app.py: {message}", file=sys.stderr)
+    print(f"{PROG}: {message}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -33,15 +33,15 @@ __all__ = [
 
 # Imported on first use: a program that only reads the settings in a picture needs no JAX.
 _LATER = {
-    "BUNDLED": "pipeline.default_model",
-    "Result": "pipeline.drawing.drawing",
-    "SDXLPipeline": "pipeline.pipeline",
+    "BUNDLED": ".default_model",
+    "Result": ".drawing.drawing",
+    "SDXLPipeline": ".pipeline",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "metadata":
-        return import_module("pipeline.images.metadata")
+        return import_module(".images.metadata", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(_LATER[name], __name__), name)

@@ -27,11 +27,11 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one request and return the exit status."""
-    options = _options(arguments)
+def main(arguments: list[str] | None = None, prog: str | None = None) -> int:
+    """Run one request and return the exit status; `prog` is the command's name in messages."""
+    options = _options(arguments, prog)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("pipeline").setLevel(logging.INFO if options.verbose else logging.WARNING)
+    logging.getLogger(__package__).setLevel(logging.INFO if options.verbose else logging.WARNING)
     try:
         if options.plan:
             _print_plan(options)
@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     return EXIT_FAILED if failed else 0
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = _parser()
+def _options(arguments: list[str] | None, prog: str | None) -> argparse.Namespace:
+    parser = _parser(prog)
     options = parser.parse_args(arguments)
     if not options.plan and not options.prompt and not options.prompts:
         parser.error("a prompt is needed, or --plan, or --prompts")
@@ -64,9 +64,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline",
+        prog=prog or f"python -m {__package__}",
         description="Draws pictures from a prompt with Stable Diffusion and writes them as PNG "
         "files, each with its settings inside, and a grid of all of them.",
         epilog="Exit status: 0 success, 1 failure, 2 invalid option or request, 130 interrupted.",

@@ -56,5 +56,6 @@ def start(log_format: str) -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonLines() if log_format == "json" else PlainLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    for ours in ("app", "pipeline", "serving", "ui"):
+    # A checkout has these packages by themselves; `sdxl_jax` has them all where it is installed.
+    for ours in ("app", "pipeline", "serving", "ui", "sdxl_jax"):
         logging.getLogger(ours).setLevel(logging.INFO)

@@ -444,14 +444,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "app.py") -> Options:
     """Read the options; a flag wins over its environment variable.
+
+    `prog` is the program's name in messages.
 
     Raises:
         SystemExit: with status 2 if an option is wrong, after one line that says what is wrong.
     """
     parser = _Parser(
-        prog="app.py",
+        prog=prog,
         description="A page that draws pictures from words, with Stable Diffusion on JAX.",
         epilog="Each flag can also be given by the environment variable in brackets.",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=100),

@@ -8,6 +8,7 @@ import argparse
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -237,6 +238,23 @@ def _flags(file: Path) -> dict[str, bool]:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 found[argument.value] = required
     return found
+
+
+def _pip(words: Sequence[str]) -> None:
+    _, [package], _ = _subcommand({"install": Options(1)}, words)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = "|".join(project["optional-dependencies"])
+    if not re.fullmatch(rf"(\.|{project['name']})(\[({extras})(,({extras}))*\])?", package):
+        wrong(f"{package} names no package or no extra; there are {extras}")
+
+
+def _sdxl_jax(words: Sequence[str]) -> None:
+    if words[0] == "serve":
+        _read_settings(words[1:], {})
+    elif words[0] == "draw":
+        _parsed(_parser(), words[1:])
+    else:
+        wrong(f"sdxl-jax has no command {words[0]}")
 
 
 def _pytest(words: Sequence[str]) -> None:
@@ -516,10 +534,12 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     "make": _make,
     "mv": _taken_by(Options(2)),
     "nvidia-smi": _taken_by(Options()),
+    "pip": _pip,
     "pip-audit": _taken_by(Options(0, ("-r",))),
     "pytest": _pytest,
     "python": _python,
     "python3": _python,
+    "sdxl-jax": _sdxl_jax,
     "serve": _serve,
     "ss": _taken_by(Options(1, flags=("--listening", "--tcp", "--processes"))),
     "ssh": _ssh,

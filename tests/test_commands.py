@@ -267,6 +267,8 @@ def test_the_size_of_a_fleet_is_what_its_command_prints():
         (".venv-tpu/bin/python -m benchmarks.gone", "no module"),
         (".venv-moon/bin/python -m pipeline moon", "makes no .venv-moon"),
         ("python app.py --ports 8000", "takes neither"),
+        ("pip install .[tpus]", "names no package or no extra"),
+        ("sdxl-jax paint moon", "no command paint"),
         ("docker run -p 7860:80 sdxl-jax", "has the port 7860"),
         ("docker run -v cache:/cache sdxl-jax", "keeps nothing there"),
         ("docker build --build-arg GPU=yes .", "no ARG GPU"),

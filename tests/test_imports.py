@@ -30,9 +30,9 @@ def imported(file: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("folder", "forbidden"),
     [
-        ("pipeline", {"app", "cluster", "tests", "tools", "benchmarks"}),
-        ("serving", {"app", "cluster", "tests", "tools", "benchmarks"}),
-        ("ui", {"app", "cluster", "tests", "tools", "benchmarks"}),
+        ("pipeline", {"app", "cli", "cluster", "tests", "tools", "benchmarks"}),
+        ("serving", {"app", "cli", "cluster", "tests", "tools", "benchmarks"}),
+        ("ui", {"app", "cli", "cluster", "tests", "tools", "benchmarks"}),
         ("tools", {"tests"}),
         ("benchmarks", {"tests"}),
     ],

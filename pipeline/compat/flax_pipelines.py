@@ -145,7 +145,7 @@ class FlaxDiffusionPipeline:
         if config.family.class_name not in KINDS:
             raise CheckpointError(
                 f"{model}: is a {config.family.name}, for which diffusers had no Flax pipeline; use"
-                " pipeline.SDXLPipeline"
+                " SDXLPipeline"
             )
         kind: Any = KINDS[config.family.class_name] if cls is FlaxDiffusionPipeline else cls
         if (kind.model, kind.takes_mask) != (config.family.class_name, config.takes_mask):
