@@ -267,8 +267,7 @@ class StandInPipeline(ABC):
         cancelled: Event | None = None,
     ) -> Drawing:
         """See `SDXLPipeline.prepare`; a picture to start from changes nothing."""
-        count = self.facts.images_per_request if images is None else images
-        checked = check_request(request, count)
+        checked = check_request(request, images or self.facts.images_per_request)
         checked = resolved(resolve(checked, self.facts, has_image=False), None, cancelled)
         self._check_loras(checked.lora_weights)
         size = height or self.facts.height, width or self.facts.width

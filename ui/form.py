@@ -16,7 +16,13 @@ from gradio.components import Component
 
 from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
-from pipeline.request import SETTINGS, VALUES, with_own_names
+from pipeline.request import (
+    GUIDANCE_SCALE,
+    NUM_INFERENCE_STEPS,
+    SETTINGS,
+    VALUES,
+    with_own_names,
+)
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
 from pipeline.schedulers.recipes import RECIPE_SETS
@@ -74,6 +80,8 @@ _DEFAULTS: dict[str, Any] = {
     "images": ALL,
     "randomise": True,
     **{setting.link: setting.default for setting in VALUES},
+    "steps": NUM_INFERENCE_STEPS,
+    "guidance_scale": GUIDANCE_SCALE,
     "prompt_syntax": A1111,  # programs send plain text unless they say otherwise
 }
 
