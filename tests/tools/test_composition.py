@@ -171,7 +171,7 @@ def test_a_velocity_gives_back_what_it_was_made_of():
 
 def as_seen(scene: Scene) -> Seen:
     """Return the answers of a judge that is always right."""
-    labels = labels_of(scene, boxes(scene, np.random.default_rng(0)))
+    labels = labels_of(scene, boxes(scene))
     things = np.where(labels.things == UNSURE, NOTHING, labels.things)
     behind = BEHIND[labels.top], BEHIND[labels.bottom]
     return Seen(things, labels.hues, HANDS[labels.hand], behind)

@@ -21,6 +21,8 @@ from tools.miniature.work import Run, Settings
 BATCH = 48
 NO_PROMPT = 0.1  # share of pictures trained without a prompt, for guidance
 PAIRS = 0.85  # share of pictures with two things, which are learnt far more slowly than one
+# Half of the timesteps are in the noisiest 30 per cent, where the words alone decide what is drawn.
+SKEW = 0.5
 FRAGMENT = 0.06  # share of captions of one or two words, like negative prompts
 
 
@@ -111,7 +113,7 @@ def denoising_loss(
     # Draw one timestep from each of `count` equal intervals: the variance is lower than with
     # independent ones.
     strata = (jnp.arange(count) + jax.random.uniform(time_key, (count,))) / count
-    times = jnp.floor(strata * len(sigmas)).astype(jnp.int32)
+    times = jnp.floor(strata**SKEW * len(sigmas)).astype(jnp.int32)
     sigma = sigmas[times]
     noise = jax.random.normal(noise_key, latents.shape)
     noisy, velocity = noised(latents, noise, sigma[:, None, None, None])
