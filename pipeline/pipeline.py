@@ -64,7 +64,7 @@ from pipeline.request import (
     effective,
     misfits,
 )
-from pipeline.resolve import resolve
+from pipeline.resolve import again, resolve
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
 from pipeline.runtime.beside import Beside, load_beside, measure_beside
@@ -611,18 +611,15 @@ class SDXLPipeline:
         if enlarge is None:
             drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled)
             return self._drawn(drawing, on_step, on_preview)
-        # Such a part of the run may leave no step for one of the models in the second run.
-        end = 1.0 if asked.denoising_end == 1 else None
-        again = replace(asked, strength=enlarge_strength, padding=None, denoising_end=end)
-        if enlarge_steps is not None:
-            again = replace(again, num_inference_steps=enlarge_steps, timesteps="")
-        self._check_again(again, images, enlarge)
+        second = again(asked, self.facts, enlarge_strength, enlarge_steps)
+        second = replace(second, padding=None)
+        self._check_again(second, images, enlarge)
         drawing = self.prepare(asked, images, height, width, inputs, "np", cancelled)
         result = self._drawn(drawing, on_step, on_preview)
         larger = Inputs([fitted(picture, *enlarge) for picture in result.images])
-        drawing = self.prepare(again, images, *enlarge, larger, output_type, cancelled)
-        second = self._drawn(drawing, on_step, on_preview)
-        return replace(second, flagged=[*map(or_, result.flagged, second.flagged)])
+        drawing = self.prepare(second, images, *enlarge, larger, output_type, cancelled)
+        larger_result = self._drawn(drawing, on_step, on_preview)
+        return replace(larger_result, flagged=[*map(or_, result.flagged, larger_result.flagged)])
 
     def _asked(
         self, prompt: str | Sequence[str] | GenerateRequest, **settings: Any

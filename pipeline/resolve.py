@@ -5,15 +5,16 @@ imports JAX.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from pipeline.errors import InputError
 from pipeline.facts import Facts
 from pipeline.request import STRENGTH, GenerateRequest
 from pipeline.schedulers.recipes import LoraRecipe
 from pipeline.text.loras import format_loras, parse_loras, take_tags
-from pipeline.text.prompt_syntax import A1111
+from pipeline.text.prompt_syntax import A1111, after_run
 
 R = TypeVar("R", bound=GenerateRequest)
 
@@ -49,6 +50,27 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     if facts.refiner is not None and few_steps and request.denoising_end is None:
         request = dataclasses.replace(request, denoising_end=1.0)  # the base model alone
     return dataclasses.replace(request, num_inference_steps=request.steps)
+
+
+def again(ask: R, facts: Facts, strength: float, steps: int | None) -> R:
+    """Return the request that draws the finished pictures of another one again.
+
+    Prompts that change go on where the first run ended. A recipe's or a model's own number of
+    steps is the second run's too, unless `steps` is another.
+    """
+    first = resolve(ask, facts, has_image=True)
+    later = partial(after_run, syntax=ask.prompt_syntax, steps=first.steps)
+    request = dataclasses.replace(
+        with_named_loras(ask),
+        prompt=_mapped(later, first.prompt),
+        negative_prompt=_mapped(later, first.negative_prompt),
+        strength=strength,
+        # Any other share may leave no step for one of the models in the second run.
+        denoising_end=1.0 if ask.denoising_end == 1 else None,
+    )
+    if steps is None:
+        return request
+    return dataclasses.replace(request, num_inference_steps=steps, timesteps="")
 
 
 def with_recipe(request: R, available: Iterable[LoraRecipe]) -> R:
@@ -87,12 +109,11 @@ def with_named_loras(request: R) -> R:
     """
     if request.prompt_syntax != A1111:
         return request
-    prompts = [take_tags(text)[0] for text in _texts(request.prompt)]
     try:
         loras = format_loras(all_loras(request))
     except ValueError as error:
         raise InputError(f"loras and the LoRAs of prompts: {error}") from error
-    prompt = prompts[0] if isinstance(request.prompt, str) else tuple(prompts)
+    prompt = _mapped(lambda text: take_tags(text)[0], request.prompt)
     return dataclasses.replace(request, prompt=prompt, loras=loras)
 
 
@@ -101,6 +122,13 @@ def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
     tags = [take_tags(text)[1] for text in _texts(request.prompt)]
     named = {name: weights for text in tags for name, weights in parse_loras(text).items()}
     return {**request.lora_weights, **named}
+
+
+def _mapped(change: Callable[[str], str], texts: Any) -> Any:
+    """Return one text changed, or each of several; None stays."""
+    if texts is None or isinstance(texts, str):
+        return texts and change(texts)
+    return tuple(map(change, texts))
 
 
 def _texts(prompt: str | Sequence[str]) -> Sequence[str]:

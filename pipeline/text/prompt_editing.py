@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 _TOKEN = re.compile(r"[^\\\[\]():|]++|\\.|[\s\S]")
 _WHEN = re.compile(r"\s*+([+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+)\s*+")
+MAX_STEPS = 1000  # a change after so many steps never comes
 _OPENER = {")": "(", "]": "["}
 
 
@@ -70,16 +71,23 @@ class _Bracket:
 
 
 class _Reader:
-    """The state of reading: parts so far, open brackets, and whether the grammar takes the text."""
+    """The state of reading.
+
+    Attributes:
+        parts: the parts so far.
+        fits: whether the grammar takes the text.
+        changes: the places, among the tokens, of the steps or shares at which the prompt changes.
+    """
 
     def __init__(self, steps: int) -> None:
         self.parts: list[str | _Edit | _Alternation] = []
         self.fits = True
+        self.changes: list[int] = []
         self._open: list[_Bracket] = []
         self._steps = steps
 
     def read(self, prompt: str) -> None:
-        for token in _TOKEN.findall(prompt):
+        for place, token in enumerate(_TOKEN.findall(prompt)):
             if token in _OPENER.values():
                 self._open.append(_Bracket(token, len(self.parts)))
             inside = self._open[-1] if self._open else None
@@ -93,6 +101,8 @@ class _Reader:
             self.parts.append(token)
             if token in _OPENER and inside:
                 self._close(inside, token)
+                if isinstance(self.parts[-1], _Edit):
+                    self.changes.append(place - 1)
         self.fits &= not any(bracket.bars for bracket in self._open)
 
     def _close(self, inside: _Bracket, token: str) -> None:
@@ -138,6 +148,20 @@ def read_stages(prompt: str, steps: int) -> list[Stage]:
     texts = [(step, _text(reader.parts, step)) for step in range(1, steps + 1)]
     groups = [[*group] for _, group in groupby(texts, key=lambda each: each[1])]
     return [Stage(*group[-1]) for group in groups]
+
+
+def after_run(prompt: str, steps: int) -> str:
+    """Return the prompt of a second run, which goes on with the changes of a run of `steps` steps.
+
+    As in AUTOMATIC1111, shares of 1 and more, and steps after the first run's, are in the second.
+    """
+    reader, tokens = _Reader(steps), _TOKEN.findall(prompt)
+    reader.read(prompt)
+    for place in reader.changes:
+        is_share = "." in tokens[place]
+        later = min(max(float(tokens[place]) - (1 if is_share else steps), 0), MAX_STEPS)
+        tokens[place] = str(round(later, 4) if is_share else int(later))
+    return "".join(tokens)
 
 
 def _text(parts: _Parts, step: int) -> str:

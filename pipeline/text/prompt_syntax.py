@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from pipeline.errors import InputError
+from pipeline.text import prompt_editing
 from pipeline.text.emphasis import Fragment, Section, read_emphasis
-from pipeline.text.prompt_editing import read_stages
 
 PLAIN, A1111 = "plain", "a1111"
 SYNTAXES = (PLAIN, A1111)
@@ -33,7 +33,7 @@ def read_prompt(prompt: str, syntax: str, steps: int) -> tuple[Reading, ...]:
     """
     if syntax == PLAIN:
         return (Reading(steps, ((Fragment(prompt, 1.0),),)),)
-    stages = read_stages(prompt, steps)
+    stages = prompt_editing.read_stages(prompt, steps)
     texts = {stage.text for stage in stages}
     if len(texts) > MAX_TEXTS:
         raise InputError(
@@ -51,6 +51,11 @@ def texts_of(prompt: str, syntax: str, steps: int) -> list[str]:
         InputError: as `read_prompt`.
     """
     return [*dict.fromkeys(map(_text, read_prompt(prompt, syntax, steps)))]
+
+
+def after_run(prompt: str, syntax: str, steps: int) -> str:
+    """Return the prompt of a second run: its changes go on after a first run of `steps` steps."""
+    return prompt if syntax == PLAIN else prompt_editing.after_run(prompt, steps)
 
 
 def _text(reading: Reading) -> str:

@@ -180,6 +180,15 @@ def test_each_picture_is_drawn_again_with_its_own_prompt(pipe: SDXLPipeline) -> 
         np.testing.assert_array_equal(both[i], alone[0])
 
 
+def test_pictures_drawn_again_go_on_with_changes_of_prompts(pipe: SDXLPipeline) -> None:
+    given: dict[str, Any] = {"prompt_syntax": "a1111", "images": 1}
+    prompt = "a [star:heart:0.5] [ring:box:6]"
+    found = drawn(pipe, "np", prompt=prompt, enlarge=(16, 16), enlarge_strength=1.0, **given)
+    first = drawn(pipe, "np", prompt=prompt, **given)
+    given |= {"image": first[0], "strength": 1.0}
+    np.testing.assert_array_equal(found, drawn(pipe, "np", prompt="a heart [ring:box:2]", **given))
+
+
 def test_pictures_of_several_sizes_with_masks(pipe: SDXLPipeline) -> None:
     """They are drawn one by one, and refused before anything is drawn where an array is needed."""
     sizes = (LARGE.shape[:2], IMAGE.shape[:2])

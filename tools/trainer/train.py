@@ -71,8 +71,9 @@ def make_vae(config: Config, options: argparse.Namespace) -> None:
         start_as_identity(vae)
     run = Run(options.work / f"vae-{options.name}", 100)
     whole = 1.0 if options.go_on else 0.5
-    steps = {"steps": options.steps, "whole": whole, "peak": options.peak}
-    vae = train_vae(vae, run, options.pictures, SEED, **steps)
+    vae = train_vae(
+        vae, run, options.pictures, SEED, steps=options.steps, whole=whole, peak=options.peak
+    )
     normalise(vae, draw_pool(512, SEED + 2))
     write_weights(options.work / "checkpoint", "vae", vae)
 

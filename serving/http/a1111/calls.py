@@ -14,7 +14,7 @@ from serving.generator import Error, Generator, Image, Request
 from serving.http.a1111 import answers
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody
 from serving.http.a1111.jobs import Job, Jobs
-from serving.http.a1111.requests import Asked, again, asked_of, inputs_of, single
+from serving.http.a1111.requests import Asked, asked_of, inputs_of, second_run, single
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
@@ -118,7 +118,7 @@ class DrawCalls:
         for image in drawn:
             # A blurred picture stays as it is: a second run would draw something else.
             if not job.interrupted and image.settings.get("safety_checker") != BLURRED:
-                second = again(part, image.index, asked.second, image.png)
+                second = second_run(part, image.index, asked, image.png)
                 found += await self._drawn(job, asked, second) or [image]
             else:
                 found.append(image)

@@ -8,6 +8,7 @@ from fastapi import HTTPException
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.request import SETTINGS, with_own_names
+from pipeline.resolve import again
 from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
 from pipeline.setting_kinds import Seed
@@ -158,13 +159,12 @@ def single(request: Request, index: int, **others: Any) -> Request:
     return replace(request, **{"id": new_id(), "images": 1} | seeds | others)
 
 
-def again(request: Request, index: int, second: SecondRun, png: bytes) -> Request:
+def second_run(request: Request, index: int, asked: Asked, png: bytes) -> Request:
     """Return the request that draws the finished picture `index` of `request` again."""
-    # Another share may leave no step for the refiner or the base model in the second run.
-    end = 1.0 if request.denoising_end == 1 else None
-    values = {"image": png, "size": second.size, "strength": second.strength}
-    values["denoising_end"] = end
-    return single(request, index, **values, num_inference_steps=second.steps, timesteps="")
+    second = asked.second
+    assert second is not None
+    larger = again(request, asked.facts, second.strength, second.steps)
+    return single(larger, index, image=png, size=second.size)
 
 
 def _refined(body: DrawBody, facts: Facts) -> tuple[float | None, list[str]]:
@@ -253,4 +253,4 @@ def _second_run(body: Txt2ImgBody, request: Request, facts: Facts) -> SecondRun 
         wrong = "{}x{}".format(*size)
         raise HTTPException(422, f"The second run's size is {wrong}; here it can only be {choices}")
     strength = STRENGTH if body.denoising_strength is None else body.denoising_strength
-    return SecondRun(size, strength, body.hr_second_pass_steps or request.num_inference_steps)
+    return SecondRun(size, strength, body.hr_second_pass_steps or None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.prompt_editing import read_stages
+from pipeline.text.prompt_editing import after_run, read_stages
 
 ALTERNATING = ["a", "(b:1.1)"] * 5
 FOREST = (
@@ -31,6 +31,16 @@ DOCUMENTED = {
         *((1, "female"), (4, "male"), (5, "female"), (8, "male"), (9, "female"), (10, "male"))
     ],
 }
+# The prompts of a second run, after 10 steps.
+SECOND = {
+    "a [b:c:0.9] d": "a [b:c:0] d",
+    "[b:c:1.5]": "[b:c:0.5]",
+    "[b:[c:d:12]:3]e": "[b:[c:d:2]:0]e",
+    "[b:: 14 ]": "[b::4]",
+    "[b:1e999]": "[b:1000]",
+    "{x|y} [b:.5]": "{x|y} [b:0]",
+    "a (b:1.5) [c|d] [e:f]": "a (b:1.5) [c|d] [e:f]",
+}
 ODD = st.lists(
     st.sampled_from([*"()[]:|\\", "a", " ", "3", ".5", "[b:2]", "[c|d]", "\n"]), max_size=40
 ).map("".join)
@@ -39,6 +49,17 @@ ODD = st.lists(
 @pytest.mark.parametrize("prompt", DOCUMENTED)
 def test_documented_cases(prompt):
     assert read_stages(prompt, 10) == DOCUMENTED[prompt]
+
+
+@pytest.mark.parametrize("prompt", SECOND)
+def test_a_second_run_goes_on_with_changes(prompt):
+    assert after_run(prompt, 10) == SECOND[prompt]
+
+
+@given(ODD)
+def test_a_second_run_after_no_steps_reads_the_same_steps(prompt):
+    if "." not in prompt:
+        assert read_stages(after_run(prompt, 0), 4) == read_stages(prompt, 4)
 
 
 def test_the_documented_landscape():

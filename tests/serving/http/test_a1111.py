@@ -326,6 +326,15 @@ def test_a_second_run(site: Site, api: webuiapi.WebUIApi):
     assert (result.info["all_seeds"], result.info["ignored"]) == ([7, 8], [])
 
 
+def test_a_second_run_goes_on_with_changes_of_prompts(site: Site, api: webuiapi.WebUIApi):
+    before = len(site.pipe.calls)
+    prompt = "a [red:blue:0.5] [star:ring:1.5] [cube::7]"
+    txt2img(api, prompt=prompt, steps=4, enable_hr=True, hr_scale=1, batch_size=1)
+    first, second = (call["prompt"] for call in site.pipe.calls[before:])
+    assert first == prompt
+    assert second == "a [red:blue:0] [star:ring:0.5] [cube::3]"
+
+
 # --- progress, interrupt, skip ---
 
 
