@@ -144,7 +144,11 @@ class Drawing:
             request = await began_with.added(request, model)
         await self._generator.submit(request)
         self._note(request.id)
-        numbers = {setting.link: getattr(request, setting.name) for setting in VALUES}
+        numbers = {
+            setting.link: value
+            for setting in VALUES
+            if (value := getattr(request, setting.name)) is not None
+        }
         # LoRAs that the prompt names are not chosen as well.
         numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
         asked = fields._replace(**numbers, randomise=False)
@@ -335,36 +339,45 @@ class Drawing:
             prompt that was too long for the model to read, or "".
         """
         try:
-            visitor = Visitor.behind(sender)
             model = self._generator.facts
             image, mask = [await start.content(name, values.pop(name, None)) for name in form.FILES]
             request = form.to_request(
                 model,
                 self._styles,
                 Fields.for_model(model)._replace(**values),
-                visitor,
+                Visitor.behind(sender),
                 blank=image is not None,
             )
+            if request.recipe and "steps" not in values:
+                request = replace(request, num_inference_steps=None)
             request = await inputs.shared().added(request, Input(image, mask), model)
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
             saved = await asyncio.to_thread(
                 saved_pictures.save, images, [self._styles[values["style"]]], embed=True
             )
-            paths = [each.path for each in saved]
         except RequestError as error:
             raise gr.Error(i18n.translate(error.message), print_exception=False) from None
         except Exception as error:
             log.error("A request could not be answered", exc_info=error)
             raise gr.Error(i18n.translate(_BROKEN), print_exception=False) from None
-        found = [FileData(path=str(path), orig_name=path.name).model_dump() for path in paths]
+        found = [
+            FileData(path=str(each.path), orig_name=each.path.name).model_dump() for each in saved
+        ]
         return found, [image.seed for image in images], done.truncated
 
     def _request(self, fields: Fields, visitor: Visitor, *, blank: bool) -> Request:
         request = form.to_request(
             self._generator.facts, self._styles, fields, visitor, tags=True, blank=blank
         )
-        return replace(request, keep=True, previews=True, unblurred=True)
+        return replace(
+            request,
+            # The page hides the field beside a recipe, which has its own.
+            num_inference_steps=None if request.recipe else request.num_inference_steps,
+            keep=True,
+            previews=True,
+            unblurred=True,
+        )
 
     def _asked(self, query: str | None) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""

@@ -104,7 +104,7 @@ def _request(
     request = form.to_request(
         generator.facts, styles, fields, Visitor(body.session, address), tags=True
     )
-    return replace(request, live=True)
+    return replace(request, num_inference_steps=None, live=True)
 
 
 async def _left(sender: HttpRequest) -> None:

@@ -100,7 +100,10 @@ def _steps(fields: Fields, facts: Facts) -> int:
     typed, timesteps = fields.steps, fields.timesteps
     steps = int(min(typed if typed >= 1 else 1, facts.max_inference_steps))
     asked = GenerateRequest(
-        "", num_inference_steps=steps, timesteps=timesteps, recipe=fields.recipe
+        "",
+        num_inference_steps=None if fields.recipe else steps,
+        timesteps=timesteps,
+        recipe=fields.recipe,
     )
     return min(max(with_recipe(asked, facts.recipes).steps, 1), facts.max_inference_steps)
 

@@ -143,7 +143,7 @@ def test_the_steps_are_those_of_the_request():
     generator = StandIn()
     generator.facts = model
     (recipe,) = model.recipe_names
-    said, _ = told("[a:b:0.5]", generator, recipe=recipe)
+    said, _ = told("[a:b:0.5]", generator, recipe=recipe, steps=8)
     assert "steps 3–4: b" in said
     for steps in (0, 10**9):
         assert "Read as" in told("[a:b:0.5] (c)", steps=steps)[0]
