@@ -9,7 +9,7 @@ from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.request import SETTINGS, with_own_names
 from pipeline.resolve import again
-from pipeline.schedulers.config import SCHEDULERS
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
 from pipeline.setting_kinds import Seed
 from pipeline.text.loras import without_unknown_tags
@@ -222,7 +222,8 @@ def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], list[str]]:
         raise HTTPException(400, "Sampler not found")
     schedule = (body.scheduler or AUTOMATIC).lower()
     if schedule in _SGM_UNIFORM:
-        return {"scheduler": scheduler, "timestep_spacing": "trailing"}, []
+        spaced = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
+        return {"scheduler": scheduler, **spaced}, []
     if schedule == AUTOMATIC:
         automatic = contained or _AUTOMATIC.get(scheduler, "")
         chosen = automatic if automatic in facts.sigma_schedules else ""
