@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.errors import InputError
 from pipeline.images import canvas
 from pipeline.images.canvas import Frame
-from pipeline.images.inputs import Picture, fitted, read_image, read_mask, resized
+from pipeline.images.inputs import Picture, fitted, read_fitted, read_image, read_mask, resized
 from pipeline.request import Request, check_count
 
 T = TypeVar("T")
@@ -117,9 +117,9 @@ def read_origin(
     """
     if inputs.image is None:
         return None
-    pictures = [read_image(picture) for picture in _each("image", inputs.image, images)]
+    pictures = _each("image", inputs.image, images)
     if inputs.mask is None:
-        whole = [fitted(picture, height, width) for picture in pictures]
+        whole = [read_fitted(picture, height, width) for picture in pictures]
         return Origin(np.stack(_repeated(whole, images)), None, ())
     masks = [read_mask(mask) for mask in _each("mask", inputs.mask, images)]
     count = max(len(pictures), len(masks))
@@ -130,16 +130,17 @@ def read_origin(
 
 
 def _masked(
-    picture: np.ndarray, mask: np.ndarray, height: int, width: int, padding: int | None
+    given: Picture, mask: np.ndarray, height: int, width: int, padding: int | None
 ) -> tuple[np.ndarray, np.ndarray, Frame]:
     """Return the part of a picture that is drawn, its mask, and the frame around it."""
+    picture = read_image(given)
     if mask.shape != picture.shape[:2]:
         own, right = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, picture.shape))
         raise InputError(f"mask is of size {own}; expected {right}, that of image")
     if not mask.any():
         raise InputError("mask is empty; expected at least one white pixel")
     if padding is None:
-        picture, mask = (fitted(each, height, width) for each in (picture, mask))
+        picture, mask = read_fitted(given, height, width), fitted(mask, height, width)
         box = canvas.Box(0, 0, height, width)
     else:
         box = canvas.masked_box(mask, height, width, padding)

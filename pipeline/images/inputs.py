@@ -85,6 +85,33 @@ def fitted(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return resized(pixels[top:bottom, left:right], height, width)
 
 
+def read_fitted(image: Picture, height: int, width: int) -> np.ndarray:
+    """Return a picture as `[H, W, 3]` float32 in 0..1 of another size; see `fitted`.
+
+    A PIL picture is reduced first, as servers do, so that the same bits come over HTTP.
+
+    Raises:
+        InputError: if it is no picture; see `read_image`.
+    """
+    if isinstance(image, Image.Image):
+        full = image.convert("RGBA" if image.has_transparency_data else "RGB")
+        image = reduced(full, height, width, Image.Resampling.LANCZOS)
+    return fitted(read_image(image), height, width)
+
+
+def reduced(image: Image.Image, height: int, width: int, by: Image.Resampling) -> Image.Image:
+    """Return a picture or mask with no more pixels than a size has.
+
+    It is cut as by `fitted`, and then reduced to this size, but never enlarged. One that is small
+    enough stays as it is.
+    """
+    if image.width * image.height > width * height:
+        top, left, bottom, right = centre(image.height, image.width, height, width)
+        image = image.crop((left, top, right, bottom))
+    is_small = image.width * image.height < width * height
+    return image if is_small else image.resize((width, height), by)
+
+
 def centre(height: int, width: int, to_height: int, to_width: int) -> tuple[int, int, int, int]:
     """Return top, left, bottom and right of the part of a picture that `fitted` keeps."""
     scale = min(height / to_height, width / to_width)

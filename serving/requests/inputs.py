@@ -120,10 +120,13 @@ def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
         fills = given.frame == "fill"
         picture = _framed(picture, size, Image.Resampling.LANCZOS, fills)
         mask = None if mask is None else _framed(mask, size, Image.Resampling.NEAREST, fills)
-    box, reduced = _reduction(picture.size, size if request.padding is None else None)
-    picture = _resized(picture, box, reduced, Image.Resampling.LANCZOS)
+    if request.padding is None:
+        picture = inputs.reduced(picture, size[1], size[0], Image.Resampling.LANCZOS)
+    picture = _bounded(picture, Image.Resampling.LANCZOS)
     if mask is not None:
-        mask = _resized(mask, box, reduced, Image.Resampling.NEAREST)
+        if request.padding is None:
+            mask = inputs.reduced(mask, size[1], size[0], Image.Resampling.NEAREST)
+        mask = _bounded(mask, Image.Resampling.NEAREST)
         if mask.getbbox() is None:
             raise _wrong(Code.EMPTY_MASK, "mask")
     pixels = np.asarray(_on_white(picture))
@@ -176,21 +179,13 @@ def _unlikeness(one: Size, other: Size) -> float:
     return abs(np.log(one[0] * other[1] / (one[1] * other[0])))
 
 
-def _reduction(size: Size, wanted: Size | None) -> tuple[tuple[int, int, int, int], Size]:
-    """Return the part of a picture that is used, and the size to which it is reduced.
-
-    The part is that which the pipeline draws in the wanted size; None uses all of the picture.
-    Nothing is enlarged.
-    """
-    width, height = size
-    top, left, bottom, right = 0, 0, height, width
-    if wanted is not None:
-        top, left, bottom, right = inputs.centre(height, width, wanted[1], wanted[0])
-    part = right - left, bottom - top
-    reduced = part if wanted is None or wanted[0] * wanted[1] > part[0] * part[1] else wanted
-    scale = min(1.0, (MAX_PIXELS / (reduced[0] * reduced[1])) ** 0.5)
-    fitted = max(1, int(scale * reduced[0])), max(1, int(scale * reduced[1]))
-    return (left, top, right, bottom), reduced if scale == 1 else fitted
+def _bounded(picture: Image.Image, by: Image.Resampling) -> Image.Image:
+    """Return a picture or mask with at most `MAX_PIXELS` pixels."""
+    width, height = picture.size
+    scale = (MAX_PIXELS / (width * height)) ** 0.5
+    if scale >= 1:
+        return picture
+    return picture.resize((max(1, int(scale * width)), max(1, int(scale * height))), by)
 
 
 def _framed(picture: Image.Image, size: Size, by: Image.Resampling, fills: bool) -> Image.Image:
@@ -203,13 +198,6 @@ def _framed(picture: Image.Image, size: Size, by: Image.Resampling, fills: bool)
     sides = (top, size[1] - height - top), (left, size[0] - width - left)
     pixels = np.asarray(picture.resize((width, height), by))
     return Image.fromarray(np.pad(pixels, (*sides, *[(0, 0)] * (pixels.ndim - 2)), mode="edge"))
-
-
-def _resized(
-    picture: Image.Image, box: tuple[int, int, int, int], size: Size, by: Image.Resampling
-) -> Image.Image:
-    part = picture.crop(box)  # the filter would read beyond a box
-    return part if part.size == size else part.resize(size, by)
 
 
 def _written(mask: Image.Image) -> bytes:
