@@ -16,7 +16,7 @@ import numpy as np
 import app
 from benchmarks.stand_in_pipeline import Computation, StandInPipeline
 from pipeline import SDXLPipeline
-from pipeline.request import SETTINGS
+from pipeline.request import NUM_INFERENCE_STEPS
 from serving.settings import Options
 
 
@@ -45,7 +45,7 @@ class StandIn(StandInPipeline):
 
 def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
     """Return a `StandIn` in the form of `serving.bootstrap.load_pipeline`'s result."""
-    steps = chosen.steps or SETTINGS["num_inference_steps"].default
+    steps = chosen.steps or NUM_INFERENCE_STEPS
     return StandIn(step_ms / 1000, chosen.images_per_request, steps).as_pipeline(), False
 
 

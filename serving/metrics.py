@@ -124,7 +124,7 @@ class Observer:
         fields: dict[str, object] = {
             "request_id": request.id,
             "outcome": outcome,
-            "steps": request.drawn_steps,
+            "steps": request.num_inference_steps and request.drawn_steps,  # None if undecided
             **others,
         }
         if self._log_prompts:
