@@ -471,7 +471,6 @@ def test_the_table_names_every_open_route():
 def test_a_request_is_found_by_its_id_alone(site: str):
     """A request is found by its id only, and 24 characters of 64 cannot be guessed."""
     answer = httpx.post(f"{site}/v1/generate", json={"prompt": "a", "keep": True})
-    assert answer.status_code == 200, answer.text
     request_id = answer.headers["Content-Location"].removeprefix("/v1/requests/")
     assert len(request_id) == 24
     assert httpx.get(f"{site}/v1/requests/{request_id}").status_code == 200
