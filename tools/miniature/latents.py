@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,6 @@ from tools.miniature.drawing import PLAIN, Decoration, draw
 from tools.miniature.scenes import Scene, random_scene
 from tools.miniature.training import parameters
 from tools.miniature.work import ENCODED_AT_ONCE, whole
-
-S = TypeVar("S")
 
 
 class Latents(NamedTuple):
@@ -47,30 +45,8 @@ def draw_latents(
 ) -> Latents:
     """Draw and encode `count` scenes (a multiple of 16) of `size` pixels, without held-out pairs.
 
-    A folder is for one decoration; see `encode_scenes`.
-    """
-
-    def picture(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-        return draw(scene, rng, size, decoration)
-
-    return Latents(*encode_scenes(vae, folder, random_scene, picture, count, seed))
-
-
-def encode_scenes(
-    vae: VAE,
-    folder: Path,
-    make: Callable[[np.random.Generator], S],
-    picture: Callable[[S, np.random.Generator], np.ndarray],
-    count: int,
-    seed: int,
-) -> tuple[list[S], np.ndarray]:
-    """Make, draw and encode `count` scenes, a multiple of 16.
-
     Encoding takes minutes, so batches are kept in `folder`, under a name that changes with the VAE.
-    A folder is for one way to make and draw scenes.
-
-    Returns:
-        The scenes, and their scaled latents `[count, h, w, C]` float16.
+    A folder is for one decoration.
     """
     encode = make_encoder(vae)
     weights = hashlib.sha256(
@@ -78,23 +54,24 @@ def encode_scenes(
     )
     kept = folder / f"latents-{weights.hexdigest()[:16]}"
     kept.mkdir(parents=True, exist_ok=True)
-    scenes: list[S] = []
+    scenes: list[Scene] = []
     parts: list[np.ndarray] = []
     for start in range(0, count, ENCODED_AT_ONCE):
         # Each scene has its own seed, so that a larger set begins with the smaller one.
         rngs = [np.random.default_rng((seed, start + i)) for i in range(ENCODED_AT_ONCE)]
-        drawn = [make(rng) for rng in rngs]
+        drawn = [random_scene(rng) for rng in rngs]
         scenes += drawn
         file = kept / f"{seed}-{start}.npz"
         if not file.exists():
-            pictures = [picture(scene, rng) for scene, rng in zip(drawn, rngs, strict=True)]
+            each = zip(drawn, rngs, strict=True)
+            pictures = [draw(scene, rng, size, decoration) for scene, rng in each]
             with whole(file) as part:
                 np.savez(part, mean=encode(np.stack(pictures)))
         with np.load(file) as saved:
             parts.append(saved["mean"])
         if len(scenes) % 1024 == 0:
             print(f"encoded {len(scenes)} of {count} pictures", flush=True)
-    return scenes, np.concatenate(parts)
+    return Latents(scenes, np.concatenate(parts))
 
 
 def normalise(vae: VAE, pictures: np.ndarray) -> None:

@@ -101,8 +101,8 @@ def denoising_loss(
     """Return the same as `loss_fn`, for prompts that `encode_prompts` has encoded."""
     model = with_parameters(unet, params)
     count = len(latents)
-    embeds = jnp.where(dropped[:, None, None], 0.0, embeds)
-    pooled = jnp.where(dropped[:, None], 0.0, pooled)
+    embeds = jnp.where(dropped[:, None, None], 0.0, embeds).astype(unet.dtype)
+    pooled = jnp.where(dropped[:, None], 0.0, pooled).astype(unet.dtype)
     if time_ids is None:
         factor = config.networks["vae"].scale_factor
         height, width = (float(side * factor) for side in latents.shape[1:3])

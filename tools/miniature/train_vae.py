@@ -62,17 +62,17 @@ def crops(pool: np.ndarray, size: int, count: int, rng: np.random.Generator) -> 
 
 def psnr(vae: VAE, images: np.ndarray, batch: int = 8) -> tuple[float, np.ndarray]:
     """Return the PSNR over pictures `[n, H, W, 3]` uint8, in dB, and reconstructions in 0..1."""
-
-    @jax.jit
-    def rebuild(part: jax.Array) -> jax.Array:
-        return jnp.clip(vae.decode(vae.encode(part)[0]) / 2 + 0.5, 0, 1)
-
     pieces = [
-        np.asarray(rebuild(jnp.asarray(images[i : i + batch] / 127.5 - 1, jnp.float32)))
+        np.asarray(_rebuild(vae, jnp.asarray(images[i : i + batch] / 127.5 - 1, jnp.float32)))
         for i in range(0, len(images), batch)
     ]
     rebuilt = np.concatenate(pieces)
     return float(-10 * np.log10(np.mean((rebuilt - images / 255) ** 2))), rebuilt
+
+
+@nnx.jit
+def _rebuild(vae: VAE, images: jax.Array) -> jax.Array:
+    return jnp.clip(vae.decode(vae.encode(images)[0]) / 2 + 0.5, 0, 1)
 
 
 def train_vae(config: VAEConfig, run: Run, settings: Settings, size: int) -> VAE:

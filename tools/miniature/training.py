@@ -1,9 +1,10 @@
 """The parts that the training of every network shares: optimiser, average, loop."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +14,14 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from pipeline import platforms
+from pipeline.checkpoints.weights import shape_rngs
 from pipeline.models.layers import ResnetBlock
 from pipeline.models.unet import Transformer2D
 from tools.miniature.work import Run, Tree
 
 LOG_EVERY = 50
 M = TypeVar("M", bound=nnx.Module)
+Pace: TypeAlias = Callable[[int], float]  # the share of a training that is done before step i
 
 
 def parameters(module: nnx.Module) -> Tree:
@@ -27,13 +30,23 @@ def parameters(module: nnx.Module) -> Tree:
 
 
 def with_parameters(module: M, params: Tree) -> M:
-    """Return a copy of a module with other parameters.
+    """Return a copy of a module with other parameters, cast to the dtypes of its own.
 
     The given module is not changed. May be traced.
     """
     graphdef, state = nnx.split(module)
-    nnx.replace_by_pure_dict(state, params)
+    cast = jax.tree.map(lambda new, old: new.astype(old.dtype), params, parameters(module))
+    nnx.replace_by_pure_dict(state, cast)
     return nnx.merge(graphdef, state)
+
+
+def for_device(kind: Callable[..., M], config: object) -> M:
+    """Return the shapes of a network in the dtype in which the device should compute it.
+
+    Use it in a loss with `with_parameters`: the parameters outside of it stay in float32.
+    """
+    dtype = jnp.dtype(platforms.platform_of(jax.devices()[0]).dtype)
+    return nnx.eval_shape(lambda: kind(config, dtype=dtype, rngs=shape_rngs()))
 
 
 def start_as_identity(module: nnx.Module) -> None:
@@ -49,20 +62,18 @@ def start_as_identity(module: nnx.Module) -> None:
             part.proj_out.kernel[...] = jnp.zeros_like(part.proj_out.kernel[...])
 
 
-def optimiser(steps: int, peak: float = 0.02, warmup: int = 100) -> optax.GradientTransformation:
+def optimiser(peak: float) -> optax.GradientTransformation:
     """Return Muon for the kernels of convolutions and linear layers, and Adam for the rest.
 
-    The learning rate warms up, then follows a cosine down to a fiftieth. On these networks Muon
-    (Jordan et al. 2024) reaches in one hour of two CPU cores what Adam reaches in several.
+    On these networks Muon (Jordan et al. 2024) reaches in one hour of two CPU cores what Adam
+    reaches in several.
     """
-    matrices = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, peak / 50)
-    others = optax.warmup_cosine_decay_schedule(0.0, peak / 10, warmup, steps, peak / 500)
     muon = optax.chain(
         optax.trace(0.95, nesterov=True),
-        optax.stateless(lambda updates, _: jax.tree.map(orthogonalised, updates)),
-        optax.scale_by_learning_rate(matrices),
+        optax.stateless(lambda updates, _: _all_orthogonalised(updates)),
+        optax.scale_by_learning_rate(peak),
     )
-    adam = optax.adamw(others, weight_decay=0.0, nesterov=True)
+    adam = optax.adamw(peak / 10, weight_decay=0.0, nesterov=True)
     kinds = optax.partition({"muon": muon, "adam": adam}, _kinds)
     return optax.chain(optax.clip_by_global_norm(1.0), kinds)
 
@@ -71,6 +82,17 @@ def _kinds(params: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(
         lambda path, _: "muon" if path[-1].key == "kernel" else "adam", params
     )
+
+
+def _all_orthogonalised(kernels: Tree) -> Tree:
+    """Return `orthogonalised` of every kernel; those of one shape take one product, not many."""
+    leaves, structure = jax.tree.flatten(kernels)
+    for shape in dict.fromkeys(kernel.shape for kernel in leaves):
+        same = [i for i, kernel in enumerate(leaves) if kernel.shape == shape]
+        done = jax.vmap(orthogonalised)(jnp.stack([leaves[i] for i in same]))
+        for i, kernel in zip(same, done, strict=True):
+            leaves[i] = kernel
+    return jax.tree.unflatten(structure, leaves)
 
 
 def orthogonalised(kernel: jax.Array) -> jax.Array:
@@ -99,12 +121,28 @@ def averaged(average: Tree, params: Tree, step: jax.Array, decay: float = 0.998)
     return jax.tree.map(lambda a, p: a * rate + p * (1 - rate), average, params)
 
 
+def until(end: float) -> Pace:
+    """Return a pace that ends when `time.monotonic()` is `end`, after two steps or more.
+
+    It begins when the first step has been compiled.
+    """
+    asked: list[float] = []
+
+    def share(_: int) -> float:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            return 0.0
+        return min((asked[-1] - asked[1]) / max(end - asked[1], 1e-9), 1.0)
+
+    return share
+
+
 def minimise(
     run: Run,
     loss: Callable[..., jax.Array],
     params: Tree,
     batch: Callable[[int], tuple[ArrayLike, ...]],
-    steps: int,
+    steps: int | Pace,
     *,
     warmup: int = 100,
     peak: float = 0.02,
@@ -117,37 +155,43 @@ def minimise(
         loss: a function of the parameters and of what `batch` returns; returns a scalar.
         params: the initial parameters, which are not changed.
         batch: returns the data of step i, the same whether or not the training was interrupted.
-        steps: the total number of steps.
-        warmup: steps until the learning rate's peak, at most half of all.
+        steps: the total number of steps, or a pace.
+        warmup: steps in which the learning rate rises. From the first to the last step it follows
+            a cosine down to a fiftieth.
         peak: the highest learning rate of kernels; that of other parameters is a tenth.
         check: returns more values for the curve, from averaged parameters about to be saved.
 
     Returns:
         The state: `params`, their `average`, the optimiser's `opt`, and the number of steps `step`.
     """
-    optimise = optimiser(steps, peak, warmup=min(warmup, steps // 2))
-
+    pace = steps if callable(steps) else lambda i: i / steps
+    optimise = optimiser(peak)
     compiler_options = platforms.compiler_options(jax.devices()[0], jnp.float32)
 
     @partial(jax.jit, donate_argnums=0, compiler_options=compiler_options)
-    def advance(state: Tree, *given: ArrayLike) -> tuple[Tree, jax.Array]:
+    def advance(state: Tree, rate: float, *given: ArrayLike) -> tuple[Tree, jax.Array]:
         value, gradient = jax.value_and_grad(loss)(state["params"], *given)
         updates, opt = optimise.update(gradient, state["opt"], state["params"])
-        params = jax.tree.map(jnp.add, state["params"], updates)
+        params = jax.tree.map(lambda param, x: param + rate * x, state["params"], updates)
         count = state["step"] + 1
         average = averaged(state["average"], params, count)
         return {"params": params, "average": average, "opt": opt, "step": count}, value
 
     state = run.restore(_first_state(optimise, params))
-    values: list[float] = []
-    for i in range(int(state["step"]), steps):
-        state, value = advance(state, *batch(i))
-        values.append(float(value))
-        done = i + 1
-        saving = done % run.save_every == 0 or done == steps
+    values: list[jax.Array] = []
+    done = int(state["step"])
+    share = pace(done)
+    while share < 1:
+        rate = float(min((done + 1) / warmup, 1) * (0.51 + 0.49 * np.cos(np.pi * share)))
+        state, value = advance(state, rate, *batch(done))
+        values.append(value)
+        jax.block_until_ready(values[-3:-2])  # the clock should not run ahead of the device
+        done, before = done + 1, share
+        share = pace(done)
+        saving = done % run.save_every == 0 or int(4 * share) > int(4 * before)
         if saving or done % LOG_EVERY == 0:
             checked = check(state["average"]) if saving else {}
-            run.log(step=done, loss=float(np.mean(values)), **checked)
+            run.log(step=done, loss=float(np.mean(jax.device_get(values))), **checked)
             values.clear()
         if saving:
             run.save(state)

@@ -106,10 +106,13 @@ class Work:
 
 @dataclass
 class Run:
-    """The state of one network's training, and its curve: a point every few steps."""
+    """The state of one network's training, and its curve: a point every few steps.
+
+    The state is saved every `save_every` steps, and at each quarter of the training.
+    """
 
     folder: Path
-    save_every: int
+    save_every: int = 10**9
     on_save: Callable[[], object] = lambda: None
     curve: list[dict[str, float]] = field(default_factory=list)
 

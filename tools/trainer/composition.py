@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from tools.trainer.icons import HANDS, load_icons
-from tools.trainer.things import Thing
+from tools.trainer.things import Thing, all_things
 
 RGB = tuple[int, int, int]
 T = TypeVar("T")
@@ -115,6 +115,15 @@ def random_scene(
     position = "centre" if rng.random() < 0.7 else _any(rng, tuple(POSITIONS)[1:])
     item = replace(first, size=_size(rng, usual_size(position)))
     return Scene(hand, background, (item,), position)
+
+
+def make_scene(names: int, plain: bool, rng: np.random.Generator) -> Scene:
+    """Draw a random scene of the first `names` things, or of one on a background of one colour."""
+    shares = (1.0, 0.0, 0.0) if plain else (0.6, 0.25, 0.15)
+    scene = random_scene(rng, all_things()[:names], shares)
+    while plain and (isinstance(scene.background, Place) or scene.background.to):
+        scene = random_scene(rng, all_things()[:names], shares)
+    return scene
 
 
 def usual_size(layout: str) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from pipeline import SDXLPipeline
 from tools.miniature.evaluate import draw_pictures
 from tools.trainer.captions import prompt
+from tools.trainer.composition import make_scene
 from tools.trainer.judge import load_judge, look, score
-from tools.trainer.train import make_scene
 
 BATCH = 8
 SEED = 100_000  # far from the seeds of training
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/trainer/report.json"))
     options = parser.parse_args()
     rng = np.random.default_rng(SEED)
-    scenes = [make_scene(options, rng) for _ in range(options.prompts)]
+    scenes = [make_scene(options.names, options.plain, rng) for _ in range(options.prompts)]
     pipe = SDXLPipeline.from_pretrained(options.model, images_per_request=BATCH)
     seen = look(load_judge(), draw_pictures(pipe, [prompt(scene) for scene in scenes]))
     right: dict[str, list[bool]] = defaultdict(list)

@@ -10,11 +10,9 @@ from functools import partial
 import numpy as np
 from flax import nnx
 
-from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.reader import TURNED, Answers, Reader, TextEncoders, reading_loss
-from tools.miniature.training import minimise, parameters, with_parameters
+from tools.miniature.training import Pace, minimise, parameters, with_parameters
 from tools.miniature.work import Run
-from tools.trainer.captions import caption
 from tools.trainer.composition import (
     COLOURS,
     HUES,
@@ -27,13 +25,10 @@ from tools.trainer.composition import (
     Place,
     Plain,
     Scene,
-    random_scene,
 )
 from tools.trainer.icons import HANDS
 from tools.trainer.things import all_things
 
-BATCH = 96
-SHARES = (0.5, 0.35, 0.15)  # of one thing, two, several of a kind
 TOKENS = 32  # the most of a caption; what comes after the end does not change what comes before
 NOTHING = ""
 NAMES = tuple(thing.icon for thing in all_things())
@@ -73,27 +68,32 @@ def _words(item: Item) -> tuple[str, str, str]:
     return item.thing.icon, item.colour, item.size
 
 
-def say(scenes: Sequence[Scene], rng: np.random.Generator) -> list[str]:
-    """Return a caption of each scene."""
-    return [caption(scene, rng) for scene in scenes]
-
-
 def teach(
-    encoders: TextEncoders, tokenizers: Tokenizers, run: Run, steps: int, seed: int
+    encoders: TextEncoders,
+    scenes: Sequence[Scene],
+    captions: np.ndarray,
+    size: int,
+    run: Run,
+    pace: Pace,
+    seed: int,
 ) -> TextEncoders:
-    """Train both encoders, or resume their training, on captions of random scenes."""
+    """Train both encoders, or resume their training, on batches of captions.
+
+    `captions` are the token ids of some of each scene, `[n, captions, 2, L]`.
+    """
     reader = Reader(*encoders, ANSWERS, nnx.Rngs(seed))
     objective = partial(reading_loss, reader, ANSWERS)
+    labels = np.array([answers(scene) for scene in scenes], np.int32)
 
     def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rng = np.random.default_rng((seed, 1, i))
-        scenes = [random_scene(rng, all_things(), SHARES) for _ in range(BATCH)]
-        ids, _ = tokenizers.tokenize(say(scenes, rng))
+        chosen = rng.integers(len(scenes), size=size)
+        said = rng.integers(captions.shape[1], size=size)
+        ids = captions[chosen, said].astype(np.int32)
         ends = np.argmax(ids[:, 0] == encoders.first.config.eos_token_id, axis=-1)
-        ends = np.minimum(ends, TOKENS - 1)
-        return ids[:, :, :TOKENS], ends, np.array([answers(scene) for scene in scenes], np.int32)
+        return ids[:, :, :TOKENS], np.minimum(ends, TOKENS - 1), labels[chosen]
 
-    state = minimise(run, objective, parameters(reader), batch, steps, warmup=50)
+    state = minimise(run, objective, parameters(reader), batch, pace, warmup=50)
     run.plot({"loss": "cross-entropy, both heads"})
     trained = with_parameters(reader, state["average"])
     return TextEncoders(trained.text_encoder, trained.text_encoder_2)

@@ -1,12 +1,15 @@
-"""Train a miniature in parts: `python -m tools.trainer.train vae | words | unet`.
+"""Train a miniature in parts: `python -m tools.trainer vae | words | unet | all | sheet`.
 
-Each part goes on from what the parts before have written into `--work`. All randomness is seeded. A
-part that was stopped resumes.
+Each part goes on from what the parts before have written into `--work`, and takes `--minutes`. A
+part that was stopped resumes. "all" shares the minutes out among the parts. "sheet" draws pictures.
 """
 
 import argparse
+import shutil
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -21,123 +24,178 @@ from pipeline.models.vae import VAE
 from pipeline.text.tokenizer import Tokenizers
 from tools.agreement import load_module
 from tools.miniature.export import write_weights
-from tools.miniature.latents import encode_scenes, normalise
+from tools.miniature.latents import make_encoder, normalise
 from tools.miniature.reader import TextEncoders
 from tools.miniature.shape import write_configs
 from tools.miniature.train_unet import loss_fn
-from tools.miniature.training import minimise, parameters, start_as_identity, with_parameters
+from tools.miniature.training import (
+    M,
+    for_device,
+    minimise,
+    parameters,
+    start_as_identity,
+    until,
+    with_parameters,
+)
 from tools.miniature.vocabulary import write_tokenizers
-from tools.miniature.work import Run
+from tools.miniature.work import Run, Tree
 from tools.trainer import shape
-from tools.trainer.captions import vocabulary
-from tools.trainer.composition import Plain, Scene, draw, random_scene
+from tools.trainer.captions import prompt, vocabulary
+from tools.trainer.composition import make_scene
+from tools.trainer.examples import AT_ONCE, Examples, compose_all
 from tools.trainer.reader import teach
+from tools.trainer.sheet import draw_sheet
 from tools.trainer.things import all_things
 from tools.trainer.train_unet import Batch, batches
-from tools.trainer.train_vae import draw_pool, train_vae
+from tools.trainer.train_vae import train_vae
 
 SEED = 0
+VAE_PICTURES = 8192  # the most that the VAE learns from
+# The shares of the time after which each part ends in "all"; the last is for writing.
+ENDS = {"vae": 0.24, "words": 0.3, "unet": 0.97}
+SHOWN = 64  # pictures in the sheet
+PIECE = 15 * 2**20  # bytes
 
 
 def main() -> None:
-    """Train one part."""
-    parser = argparse.ArgumentParser(prog="python -m tools.trainer.train", description=__doc__)
-    parser.add_argument("part", choices=("vae", "words", "unet"))
+    """Train one part, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trainer", description=__doc__)
+    parser.add_argument("part", choices=(*ENDS, "all", "sheet"))
+    parser.add_argument("prompts", nargs="*", help="of the sheet, in place of random ones")
+    parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--work", type=Path, default=Path("runs/trainer"))
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--pictures", type=int, default=4000, help="a multiple of 16")
+    parser.add_argument("--out", type=Path, help="for few files with the results so far")
+    parser.add_argument("--pictures", type=int, default=40000)
     parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
     parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--crops", type=float, default=0.5, help="share of steps on quarters")
+    parser.add_argument("--batch", type=int, default=32, help="for the UNet; others follow it")
+    parser.add_argument("--crops", type=float, default=0.5, help="share of the time on crops")
     parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
     parser.add_argument("--name", default="gate", help="of a part of the training")
     parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's network")
     options = parser.parse_args()
+    began = time.monotonic()
+    if options.part == "sheet":
+        show(options, options.out or options.work)
+        return
     checkpoint = options.work / "checkpoint"
-    emoji = [thing.emoji for thing in all_things()]
-    tokens = write_tokenizers(checkpoint, vocabulary(), emoji)
+    tokens = write_tokenizers(checkpoint, vocabulary(), [thing.emoji for thing in all_things()])
     write_configs(checkpoint, tokens, shape.UNET, shape.VAE, shape.SCHEDULER)
     config = read_config(checkpoint)
-    {"vae": make_vae, "words": make_encoders, "unet": make_unet}[options.part](config, options)
+    tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
+    shares = ENDS if options.part == "all" else {options.part: 1.0}
+    ends = {part: began + 60 * options.minutes * share for part, share in shares.items()}
+    count = min(options.pictures, VAE_PICTURES) if options.part == "vae" else options.pictures
+    make = partial(make_scene, options.names, options.plain)
+    examples = compose_all(make, tokenizers, count, SEED + 10)
+    first = list(islice(examples, VAE_PICTURES // AT_ONCE))
+    if "vae" in ends:
+        make_vae(config, options, first, ends["vae"])
+    examples = [*first, *examples]
+    if "words" in ends:
+        make_encoders(config, options, examples, ends["words"])
+    if "unet" in ends:
+        make_unet(config, options, examples, ends["unet"])
 
 
-def make_vae(config: Config, options: argparse.Namespace) -> None:
+def make_vae(
+    config: Config, options: argparse.Namespace, examples: Sequence[Examples], end: float
+) -> None:
     """Train the VAE."""
-    if options.go_on:
-        vae = load_module(VAE, config.networks["vae"], options.work / "checkpoint/vae")
-    else:
-        vae = VAE(config.networks["vae"], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
-        start_as_identity(vae)
-    run = Run(options.work / f"vae-{options.name}", 100)
-    whole = 1.0 if options.go_on else 0.5
+    vae = begin(VAE, config, "vae", options)
+    run = Run(options.work / f"vae-{options.name}")
+    pictures = np.concatenate([part.pictures for part in examples])
     vae = train_vae(
-        vae, run, options.pictures, SEED, steps=options.steps, whole=whole, peak=options.peak
+        vae,
+        run,
+        pictures,
+        SEED,
+        size=max(1, options.batch // 16),
+        turn=0.0 if options.go_on else (time.monotonic() + end) / 2,
+        end=end,
+        peak=options.peak,
     )
-    normalise(vae, draw_pool(512, SEED + 2))
+    normalise(vae, pictures[:512])
     write_weights(options.work / "checkpoint", "vae", vae)
 
 
-def make_encoders(config: Config, options: argparse.Namespace) -> None:
+def make_encoders(
+    config: Config, options: argparse.Namespace, examples: Sequence[Examples], end: float
+) -> None:
     """Train the text encoders."""
     checkpoint = options.work / "checkpoint"
     new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(SEED))
     encoders = TextEncoders(*map(new, config.text_encoders.values()))
-    tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
-    run = Run(options.work / "words", 250)
-    encoders = teach(encoders, tokenizers, run, options.steps, SEED)
+    scenes = [scene for part in examples for scene in part.scenes]
+    run = Run(options.work / "words")
+    encoders = teach(encoders, scenes, _ids(examples), 3 * options.batch, run, until(end), SEED)
     write_weights(checkpoint, "text_encoder", encoders.first)
     write_weights(checkpoint, "text_encoder_2", encoders.second)
 
 
-def make_unet(config: Config, options: argparse.Namespace) -> None:
+def make_unet(
+    config: Config, options: argparse.Namespace, examples: Sequence[Examples], end: float
+) -> None:
     """Train the UNet."""
+    began = time.monotonic()
     checkpoint = options.work / "checkpoint"
-    tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
-    vae = load_module(VAE, config.networks["vae"], checkpoint / "vae")
+    encode = make_encoder(load_module(VAE, config.networks["vae"], checkpoint / "vae"))
     encoders = TextEncoders(
         *(
             load_module(CLIPTextEncoder, part, checkpoint / name)
             for name, part in config.text_encoders.items()
         )
     )
-    make = partial(make_scene, options)
-    folder = options.work / f"latents-{options.name}"
-    began = time.monotonic()
-    scenes, latents = encode_scenes(vae, folder, make, draw, options.pictures, SEED + 10)
-    print(f"encoded {len(scenes)} in {time.monotonic() - began:.0f} s", flush=True)
-    if options.go_on:
-        unet = load_module(UNet, config.networks["unet"], checkpoint / "unet")
-    else:
-        unet = UNet(config.networks["unet"], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
-        start_as_identity(unet)
-    run = Run(options.work / f"unet-{options.name}", 100)
+    latents = np.concatenate([encode(part.pictures) for part in examples])
+    unet = begin(UNet, config, "unet", options)
+    run = Run(options.work / f"unet-{options.name}")
 
-    def check(average: dict) -> dict[str, float]:
+    def check(average: Tree) -> dict[str, float]:
         write_weights(checkpoint, "unet", with_parameters(unet, average))
+        run.plot({"loss": "weighted loss"})
+        if options.out:
+            give_back(options)
         return {"minutes": round((time.monotonic() - began) / 60, 1)}
 
-    make_batch = batches(scenes, latents, tokenizers, options.batch, SEED)
+    make_batch = batches(latents, _ids(examples), options.batch, SEED)
+    turn = end - (1 - options.crops) * (end - time.monotonic())
     full = latents.shape[1]
 
     def batch(i: int) -> Batch:
-        return make_batch(i, full // 2 if i < options.crops * options.steps else full)
+        return make_batch(i, full // 2 if time.monotonic() < turn else full)
 
-    loss = partial(loss_fn, unet, encoders, config)
-    minimise(run, loss, parameters(unet), batch, options.steps, peak=options.peak, check=check)
-    run.plot({"loss": "weighted loss"})
-
-
-def make_scene(options: argparse.Namespace, rng: np.random.Generator) -> Scene:
-    """Draw a random scene that the options allow."""
-    things = all_things()[: options.names]
-    if not options.plain:
-        return random_scene(rng, things, (0.6, 0.25, 0.15))
-    while True:
-        scene = random_scene(rng, things, (1.0, 0.0, 0.0))
-        if isinstance(scene.background, Plain) and not scene.background.to:
-            return scene
+    loss = partial(loss_fn, for_device(UNet, unet.config), encoders, config)
+    minimise(run, loss, parameters(unet), batch, until(end), peak=options.peak, check=check)
 
 
-if __name__ == "__main__":
-    main()
+def begin(kind: Callable[..., M], config: Config, part: str, options: argparse.Namespace) -> M:
+    """Return the network that the training of a part begins with, float32."""
+    if options.go_on:
+        return load_module(kind, config.networks[part], options.work / "checkpoint" / part)
+    network = kind(config.networks[part], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
+    start_as_identity(network)
+    return network
+
+
+def give_back(options: argparse.Namespace) -> None:
+    """Write the checkpoint as pieces of a tar into `--out`, then a sheet and the curves."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    archive = shutil.make_archive(f"{options.work}/packed", "tar", options.work, "checkpoint")
+    packed = Path(archive).read_bytes()
+    for i, start in enumerate(range(0, len(packed), PIECE)):
+        (options.out / f"checkpoint.tar.{i}").write_bytes(packed[start : start + PIECE])
+    for curve in options.work.glob(f"*-{options.name}/curve.png"):
+        shutil.copy(curve, options.out / f"{curve.parent.name}.png")
+    show(options, options.out)
+
+
+def show(options: argparse.Namespace, folder: Path) -> None:
+    """Draw a sheet of the prompts that the options name, or of scenes that they allow."""
+    rng = np.random.default_rng(1)
+    scenes = (make_scene(options.names, options.plain, rng) for _ in range(SHOWN))
+    prompts = options.prompts or list(map(prompt, scenes))
+    draw_sheet(options.work / "checkpoint", prompts, folder / "sheet.png")
+
+
+def _ids(examples: Sequence[Examples]) -> np.ndarray:
+    return np.concatenate([part.ids for part in examples])

@@ -1,43 +1,54 @@
 """Batches for the training of the miniature's UNet: latents of composed scenes, with captions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from pipeline.text.tokenizer import Tokenizers
 from tools.miniature.train_unet import NO_PROMPT
-from tools.trainer.composition import SIDE, Scene
-from tools.trainer.reader import say
+from tools.trainer.composition import SIDE
+from tools.trainer.train_vae import cut_out
 
-Batch = tuple[np.ndarray, np.ndarray, np.ndarray, jax.Array, np.ndarray]
+Batch = tuple[jax.Array, ...]
 
 
 def batches(
-    scenes: Sequence[Scene], latents: np.ndarray, tokenizers: Tokenizers, size: int, seed: int
+    latents: np.ndarray, ids: np.ndarray, size: int, seed: int
 ) -> Callable[[int, int], Batch]:
     """Return a function that makes the batch of a step from crops of a number of latents.
 
     It has latents, token ids, whether each prompt is left out, a random key, and SDXL's sizes and
-    corners. Crops of half the side have four times as many pictures.
+    corners. Crops of half the side have four times as many pictures. The device keeps all latents
+    and captions and chooses from them, so that no step waits for data.
+
+    Args:
+        latents: `[n, h, w, C]`.
+        ids: `[n, captions, E, L]`.
+        size: pictures in a batch of whole ones.
+        seed: makes the batches reproducible.
     """
     full = latents.shape[1]
-    pixels = SIDE // full
 
-    def batch(i: int, side: int) -> Batch:
-        rng = np.random.default_rng((seed, 2, i))
+    @partial(jax.jit, static_argnums=3)
+    def batch(latents: jax.Array, ids: jax.Array, i: int, side: int) -> Batch:
         count = size * (full // side) ** 2
-        chosen = rng.integers(len(scenes), size=count)
-        corners = rng.integers(full - side + 1, size=(count, 2))
-        crops = [
-            latents[k, y : y + side, x : x + side]
-            for k, (y, x) in zip(chosen, corners, strict=True)
-        ]
-        ids, _ = tokenizers.tokenize(say([scenes[k] for k in chosen], rng))
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        sizes = np.full((count, 2), SIDE)
-        time_ids = np.concatenate([sizes, corners * pixels, sizes * side // full], axis=1)
-        dropped = rng.random(count) < NO_PROMPT
-        return np.stack(crops).astype(np.float32), ids, dropped, key, time_ids.astype(np.float32)
+        key, *keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), 5)
+        chosen = jax.random.randint(keys[0], (count,), 0, len(latents))
+        said = jax.random.randint(keys[1], (count,), 0, ids.shape[1])
+        corners = jax.random.randint(keys[2], (count, 2), 0, full - side + 1)
+        time_ids = (
+            jnp.concatenate([jnp.full((count, 2), full), corners, jnp.full((count, 2), side)], 1)
+            * SIDE
+            / full
+        )
+        return (
+            cut_out(latents, chosen, corners, side).astype(jnp.float32),
+            ids[chosen, said].astype(jnp.int32),
+            jax.random.bernoulli(keys[3], NO_PROMPT, (count,)),
+            key,
+            time_ids,
+        )
 
-    return batch
+    return partial(batch, jnp.asarray(latents), jnp.asarray(ids))

@@ -1,11 +1,13 @@
 """Training of the miniature's VAE on composed scenes.
 
-The first half of the steps uses small crops, where there is most to see: the network is
-convolutional, and a crop costs a sixteenth of a picture. The second half uses whole pictures, whose
-normalisation statistics are those of actual use.
+The first half of the time goes to small crops, where there is most to see: the network is
+convolutional, and a crop costs a sixteenth of a picture. The second half goes to whole pictures,
+whose normalisation statistics are those of actual use.
 """
 
-from functools import cache, partial
+import time
+from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,27 +15,26 @@ import numpy as np
 
 from pipeline.models.vae import VAE
 from tools.miniature.train_vae import psnr
-from tools.miniature.training import minimise, parameters, sheet, with_parameters
-from tools.miniature.work import Run, Tree
-from tools.trainer.composition import SIDE, boxes, draw, draw_at, random_scene
+from tools.miniature.training import (
+    for_device,
+    minimise,
+    parameters,
+    sheet,
+    until,
+    with_parameters,
+)
+from tools.miniature.work import Run
+from tools.trainer.composition import SIDE, boxes, draw_at, random_scene
 from tools.trainer.things import all_things
 
 CROP = 64  # pixels
-CROPS, WHOLES = 24, 2  # in a batch
+CROPS = 12  # of a batch, in place of each whole picture
 TRIES = 3  # crops to choose the most contrasted from
 CHECKED = 32  # pictures that the PSNR is measured on
 KL_WEIGHT = 1e-5
 NOISE = 0.5  # most noise in training, as a share of the latents' spread
 REDUCED = 0.25  # weight of reduced pictures
 SHARES = (0.5, 0.3, 0.2)  # of one thing, two, several of a kind
-
-
-def draw_pool(count: int, seed: int) -> np.ndarray:
-    """Draw pictures `[count, SIDE, SIDE, 3]` uint8 of random scenes."""
-    rng = np.random.default_rng(seed)
-    return np.array(
-        [draw(random_scene(rng, all_things(), SHARES), rng) for _ in range(count)], np.uint8
-    )
 
 
 def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Array:
@@ -67,47 +68,71 @@ def halved(x: jax.Array) -> jax.Array:
     return x.reshape(count, height // 2, 2, width // 2, 2, channels).mean((2, 4))
 
 
-def crops(pool: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return contrasted crops `[count, CROP, CROP, 3]` in -1..1."""
+def cut_out(pool: jax.Array, chosen: jax.Array, corners: jax.Array, side: int) -> jax.Array:
+    """Return crops `[..., side, side, C]` of the `chosen` `[...]` of a pool `[n, H, W, C]`.
 
-    def crop() -> np.ndarray:
-        top, left = rng.integers(0, pool.shape[1] - CROP + 1, 2)
-        return pool[rng.integers(len(pool)), top : top + CROP, left : left + CROP]
+    `corners` `[..., 2]` are rows and columns.
+    """
+    reach = jnp.arange(side)
+    rows = corners[..., 0, None, None] + reach[:, None]
+    columns = corners[..., 1, None, None] + reach
+    return pool[chosen[..., None, None], rows, columns]
 
-    chosen = [max((crop() for _ in range(TRIES)), key=lambda x: x.std()) for _ in range(count)]
-    return np.array(chosen, np.float32) / 127.5 - 1
+
+@partial(jax.jit, static_argnums=(2, 3))
+def crops(pool: jax.Array, key: jax.Array, count: int, side: int) -> jax.Array:
+    """Return contrasted crops `[count, side, side, 3]` in -1..1, or whole pictures."""
+    shape = (TRIES if side < SIDE else 1, count)
+    chosen_key, corner_key = jax.random.split(key)
+    chosen = jax.random.randint(chosen_key, shape, 0, len(pool))
+    corners = jax.random.randint(corner_key, (*shape, 2), 0, SIDE - side + 1)
+    found = cut_out(pool, chosen, corners, side) / 127.5 - 1
+    return found[found.std((2, 3, 4)).argmax(0), jnp.arange(count)]
 
 
 def train_vae(
-    vae: VAE, run: Run, pool_size: int, seed: int, *, steps: int, whole: float, peak: float
+    vae: VAE,
+    run: Run,
+    pictures: np.ndarray,
+    seed: int,
+    *,
+    size: int,
+    turn: float,
+    end: float,
+    peak: float,
 ) -> VAE:
-    """Train a VAE, or resume, with a share of steps on whole pictures; return the average."""
-    pool = cache(partial(draw_pool, pool_size, seed))  # not drawn when done
-    shown = draw_pool(CHECKED, seed + 1)
+    """Train a VAE, or resume, until `end`; return the average.
 
-    def batch(i: int) -> tuple[np.ndarray, jax.Array]:
-        rng = np.random.default_rng((seed, i))
-        key = jax.random.fold_in(jax.random.key(seed), i)
-        if i < steps * (1 - whole):
-            return crops(pool(), CROPS, rng), key
-        return pool()[rng.integers(pool_size, size=WHOLES)].astype(np.float32) / 127.5 - 1, key
+    Batches cost as much as `size` whole pictures: they are crops until `turn`, and whole pictures
+    after it.
+    """
+    pool = jnp.asarray(pictures)
 
-    def check(average: Tree) -> dict[str, float]:
-        averaged = with_parameters(vae, average)
-        value, rebuilt = psnr(averaged, shown)
-        sheet(np.stack([shown[:8] / 255, rebuilt[:8]]), run.folder / "reconstructions.png")
-        return {"psnr": value, "in_boxes": in_boxes(averaged, seed + 2)}
+    def batch(i: int) -> tuple[jax.Array, jax.Array]:
+        key, choice = jax.random.split(jax.random.fold_in(jax.random.key(seed), i))
+        count, side = (CROPS * size, CROP) if time.monotonic() < turn else (size, SIDE)
+        return crops(pool, choice, count, side), key
 
-    loss = partial(loss_fn, vae)
-    state = minimise(run, loss, parameters(vae), batch, steps, peak=peak, check=check)
+    state = minimise(
+        run,
+        partial(loss_fn, for_device(VAE, vae.config)),
+        parameters(vae),
+        batch,
+        until(end),
+        peak=peak,
+        check=lambda average: measure(with_parameters(vae, average), run.folder, seed + 2),
+    )
     run.plot({"loss": "loss", "psnr": "PSNR, dB", "in_boxes": "PSNR inside things' boxes, dB"})
     return with_parameters(vae, state["average"])
 
 
-def in_boxes(vae: VAE, seed: int, count: int = 32) -> float:
-    """Return the PSNR in dB over the boxes of things alone."""
+def measure(vae: VAE, folder: Path, seed: int) -> dict[str, float]:
+    """Return the PSNR in dB over unseen pictures, and over the boxes of their things alone.
+
+    Some of the pictures, and their reconstructions, become a file in `folder`.
+    """
     pictures, masks = [], []
-    for i in range(count):
+    for i in range(CHECKED):
         rng = np.random.default_rng((seed, i))
         scene = random_scene(rng, all_things(), SHARES)
         rng = np.random.default_rng((seed, i, 1))
@@ -121,5 +146,7 @@ def in_boxes(vae: VAE, seed: int, count: int = 32) -> float:
             mask[max(0, top) : bottom, max(0, left) : right] = True
         masks.append(mask)
     images = np.array(pictures)
-    _, rebuilt = psnr(vae, images)
-    return float(-10 * np.log10(np.mean(((rebuilt - images / 255) ** 2)[np.array(masks)])))
+    value, rebuilt = psnr(vae, images)
+    sheet(np.stack([images[:8] / 255, rebuilt[:8]]), folder / "reconstructions.png")
+    error = ((rebuilt - images / 255) ** 2)[np.array(masks)]
+    return {"psnr": value, "in_boxes": float(-10 * np.log10(error.mean()))}
