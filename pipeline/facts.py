@@ -95,6 +95,7 @@ class Facts:
         refiner: the name of the refiner that draws the last steps; None if there is none.
         step_cache: whether requests can have a `cache_interval` above 1.
         quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
+        words: the words and emoji that it was trained with, if its checkpoint lists them.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Facts:
     refiner: str | None = None
     step_cache: bool = False
     quantization: str | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:

@@ -883,6 +883,7 @@ def _read_facts(
         timesteps=timesteps,
         device=devices.flat[0].device_kind,
         num_devices=devices.size,
+        words=checkpoint.words,
     )
 
 

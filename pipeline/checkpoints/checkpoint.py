@@ -137,6 +137,7 @@ class Checkpoint(ABC, Generic[C]):
         revision: the commit on the Hub; None for a folder or a file.
         config: its configuration.
         replacements: networks in place of its own or beside them, by name.
+        words: its word list; empty if it brings none.
     """
 
     folder: Path
@@ -144,6 +145,7 @@ class Checkpoint(ABC, Generic[C]):
     revision: str | None
     config: C
     replacements: Mapping[str, Component] = field(default_factory=dict, kw_only=True)
+    words: tuple[str, ...] = field(default=(), kw_only=True)
 
     def tensors(self, network: str) -> TensorFiles:
         """Open the tensors of a network by name; use the result in a `with` statement.

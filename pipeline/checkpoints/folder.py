@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions, Parts, Reader
 from pipeline.checkpoints.tensors import TensorFiles, choose_weight_files, open_tensors
+from pipeline.checkpoints.word_list import WORDS
 from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
 
@@ -88,7 +89,8 @@ def needed_files(
         for network in parts.networks
         if network not in replaced
     }
-    return Needed([*chain.from_iterable((*tokenizers, *weights.values()))], weights)
+    words = [WORDS] if WORDS in names else []
+    return Needed([*words, *chain.from_iterable((*tokenizers, *weights.values()))], weights)
 
 
 def _tokenizer_files(names: Collection[str], component: str) -> list[str]:

@@ -37,6 +37,7 @@ from pipeline.checkpoints.folder import (
     config_patterns,
     list_folder,
 )
+from pipeline.checkpoints.word_list import read_words
 from pipeline.errors import CheckpointError
 
 T = TypeVar("T")
@@ -159,6 +160,7 @@ def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Che
         config,
         needed.weights,
         replacements=options.reader.replacements,
+        words=read_words(folder),
     )
 
 
@@ -229,6 +231,7 @@ def _from_cache(model: str, options: FetchOptions[C], folder: Path) -> Checkpoin
         config,
         needed.weights,
         replacements=options.reader.replacements,
+        words=read_words(folder),
     )
 
 

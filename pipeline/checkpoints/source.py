@@ -13,6 +13,7 @@ from pipeline.checkpoints.component import (
 from pipeline.checkpoints.folder import FolderCheckpoint, check, list_folder
 from pipeline.checkpoints.single_file import SUFFIX, check_is_safetensors, open_single_file
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
+from pipeline.checkpoints.word_list import read_words
 from pipeline.errors import CheckpointError
 
 
@@ -72,8 +73,10 @@ def fetch(
     _check_no_average(model, ema)
     if model and path.is_dir():
         config, needed = check(path, str(path), list_folder(path), options)
-        name, other = path.resolve().name, reader.replacements
-        return FolderCheckpoint(path, name, None, config, needed.weights, replacements=other)
+        name, other, words = path.resolve().name, reader.replacements, read_words(path)
+        return FolderCheckpoint(
+            path, name, None, config, needed.weights, replacements=other, words=words
+        )
     _check_not_a_file(model)
     from pipeline.checkpoints.hub import download
 

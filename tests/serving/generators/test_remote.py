@@ -581,6 +581,12 @@ def test_the_embeddings_of_all_instances_are_offered() -> None:
     assert merged(MODEL, models[:1]).embeddings == (other, style)
 
 
+def test_a_front_end_has_the_words_of_its_instances() -> None:
+    words = ["star", "🦊"]
+    with serve(generator=_other(words=tuple(words))) as site, front_of(site.url) as front:
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["words"] == words)
+
+
 def test_a_request_is_drawn_with_the_files_that_it_was_checked_with() -> None:
     """An instance whose file has changed refuses what was checked with the old one.
 
@@ -605,7 +611,7 @@ def test_a_digest_covers_what_a_request_names() -> None:
     embeddings = EmbeddingFacts("style", 3, 64, "a"), EmbeddingFacts("other", 1, 64, "b")
     facts = replace(MODEL, embeddings=embeddings, loras=(LoraFacts("pixel", "", digest="c"),))
     ask = GenerateRequest("a STYLE fox", loras="pixel:0.5")
-    same = replace(facts, embeddings=embeddings[:1], num_inference_steps=3)
+    same = replace(facts, embeddings=embeddings[:1], num_inference_steps=3, words=("fox",))
     assert digest_of(ask, same) == digest_of(ask, facts)
     for other in (
         replace(facts, embeddings=()),
