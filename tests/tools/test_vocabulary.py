@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import BUNDLED
+from pipeline.checkpoints.word_list import read_words
 from pipeline.text.tokenizer import Tokenizer
-from tools.miniature.vocabulary import byte_symbols, word_merges, write_tokenizer
+from tools.miniature import scenes
+from tools.miniature.vocabulary import (
+    byte_symbols,
+    word_merges,
+    write_tokenizer,
+    write_tokenizers,
+)
 
 END = "<|endoftext|>"
 # Words that share beginnings, endings and middles, repeat themselves or contain one another.
@@ -102,3 +110,14 @@ def test_every_emoji_is_one_token_wherever_it_stands(tmp_path: Path) -> None:
     assert len(inside) == len(emoji)
     assert len({*inside, *(ids[0] for ids in alone)}) == 2 * len(emoji) - 1
     assert len(middle(tokenizer, "a star")) == 2
+
+
+def test_a_checkpoint_lists_its_words(tmp_path: Path) -> None:
+    write_tokenizers(tmp_path, ["a red star", "a 3d fox, red"], ["🦊", "❤️"])
+    assert set(read_words(tmp_path)) == {"a", "d", "fox", "red", "star", "🦊", "❤️"}
+
+
+def test_the_bundled_model_lists_its_own_words(tmp_path: Path) -> None:
+    write_tokenizers(tmp_path, scenes.vocabulary())
+    for name in ("words.txt", "tokenizer/merges.txt"):
+        assert (tmp_path / name).read_bytes() == (BUNDLED / name).read_bytes()

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from pipeline.checkpoints.word_list import WORDS
+
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 PAD_2 = "!"  # of SDXL's second tokenizer
 
@@ -82,8 +84,13 @@ def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
 
 
 def write_tokenizers(checkpoint: Path, captions: Iterable[str], emoji: Sequence[str] = ()) -> int:
-    """Write both tokenizers of SDXL for the captions' words; return how many tokens each has."""
+    """Write the tokenizers of SDXL for the captions' words, and the checkpoint's word list.
+
+    Return how many tokens each tokenizer has.
+    """
     words = sorted({word for caption in captions for word in re.findall("[a-z]+", caption)})
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    _write(checkpoint / WORDS, "\n".join([*words, *emoji]))
     write_tokenizer(checkpoint / "tokenizer_2", words, PAD_2, emoji)
     return write_tokenizer(checkpoint / "tokenizer", words, END, emoji)
 
