@@ -60,6 +60,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     yield "empty"
     prompt.fill("(red:1.3) star, [dim]")
     expect(page.locator("#length .read")).to_be_visible()
+    expect(page.locator("#length .unknown")).to_be_visible()
     yield "read"
     prompt.fill("")
     expect(page.locator("#length .read")).to_have_count(0)

@@ -4,6 +4,7 @@ import string
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -14,6 +15,7 @@ from pipeline.request import GenerateRequest
 from pipeline.resolve import with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
 from pipeline.text.prompt_syntax import A1111
+from pipeline.text.unknown_words import unknown_words
 from pipeline.text.wildcards import options_of
 from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
@@ -23,6 +25,7 @@ from ui.events import AT_ONCE
 from ui.form import Fields, Form, Visitor
 from ui.styles import Style
 
+SCRIPT = Path(__file__).parent / "static" / "reading.js"
 _QUOTED = 40  # characters of a part of a prompt
 _MOST = 8  # weights, or options of a list, that a line tells of
 # The fields that decide how prompts are read.
@@ -40,7 +43,13 @@ _WITHIN = """(...values) => {
 
 def layout(name: str) -> gr.HTML:
     """Return the line under a field, whose element has this id."""
-    return gr.HTML(status.EMPTY, elem_id=name, elem_classes=["reading"], padding=False)
+    return gr.HTML(
+        status.EMPTY,
+        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        elem_id=name,
+        elem_classes=["reading"],
+        padding=False,
+    )
 
 
 def connect(
@@ -87,8 +96,8 @@ async def told(
     try:
         steps = _steps(fields, model)
         shown = [
-            await _line(texts, fields.prompt_syntax, steps, address, generator)
-            for texts in (prompts, negatives)
+            await _line(texts, typed, fields.prompt_syntax, steps, address, generator)
+            for texts, typed in ((prompts, untagged), (negatives, [negative]))
         ]
     except (InputError, RequestError):  # Generate tells why
         return status.EMPTY, status.EMPTY
@@ -109,8 +118,14 @@ def _steps(fields: Fields, facts: Facts) -> int:
 
 
 async def _line(
-    texts: Sequence[str], syntax: str, steps: int, address: str, generator: Generator
+    texts: Sequence[str],
+    typed: Sequence[str],
+    syntax: str,
+    steps: int,
+    address: str,
+    generator: Generator,
 ) -> str:
+    """Return the HTML about texts, which are those `typed` and the words of the style."""
     workers = readers.of_prompts()
     found: list[str] = []
     lengths: list[Length] = []
@@ -120,7 +135,21 @@ async def _line(
             length = await generator.measure(text, syntax, steps)
         lengths += [] if length is None else [length]
     longest = max(lengths, key=lambda each: each.tokens, default=None)
-    return status.reading([*dict.fromkeys(found)]) + status.length(longest)
+    unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, generator.facts))
+    said = status.reading([*dict.fromkeys(found)]) + status.length(longest)
+    return said + status.unknown(unknown)
+
+
+def _unknown(texts: Sequence[str], syntax: str, steps: int, model: Facts) -> list[str]:
+    """Return the words of texts that the model does not know."""
+    if not model.words:
+        return []
+    found = unknown_words([explain(text, syntax, steps) for text in texts], model.words)
+    # LoRAs and embeddings bring words of their own.
+    brought = [word for lora in model.loras for word in lora.words]
+    brought += [embedding.name for embedding in model.embeddings]
+    own = f" {' '.join(brought).replace(',', ' ').lower()} "
+    return [word for word in found if f" {word.lower()} " not in own]
 
 
 def _read(text: str, syntax: str, steps: int) -> list[str]:

@@ -15,6 +15,7 @@ EMPTY = ""
 RUNNING = '<div class="running"'  # the start of the HTML while a request is under way
 COUNTED_FROM = 60  # tokens; most models read 77
 _QUOTED = 60  # characters of the text that the model does not read
+_MOST_UNKNOWN, _LONGEST_UNKNOWN = 5, 24  # words, and characters of a word
 
 
 def progress(done: int, total: int, left_s: float | None) -> str:
@@ -58,6 +59,17 @@ def length(length: Length | None) -> str:
 def reading(parts: Sequence[str]) -> str:
     """Return how a prompt is read, if there is anything to say."""
     return f'<p class="read">{escape(i18n.read_as(list(parts)))}</p>' if parts else EMPTY
+
+
+def unknown(words: Sequence[str]) -> str:
+    """Return the words that the model does not know, which `reading.js` shows after a moment."""
+    if not words:
+        return EMPTY
+    # Not "and 1 more": the word itself takes as much room.
+    count = len(words) if len(words) <= _MOST_UNKNOWN + 1 else _MOST_UNKNOWN
+    shown = ", ".join(short(word, _LONGEST_UNKNOWN) for word in words[:count])
+    said = i18n.unknown(shown, len(words) - count)
+    return f'<span hidden data-unknown="{escape(said)}"></span>'
 
 
 def note(text: str) -> str:

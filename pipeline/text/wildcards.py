@@ -27,7 +27,7 @@ _COUNT = re.compile(r"([0-9]{1,2})\$\$")
 _COUNT_SIZE = 4  # characters that it matches at most
 _NAME = re.compile(r"[\w-]++(?:/[\w-]++)*+")
 # A name begins and ends with no underscore or space, so that "____" is text.
-_WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
+WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
 _CACHE = LineCache()
 
 
@@ -87,7 +87,7 @@ class Resolver:
         if depth and len(text) > MAX_TEXT:
             raise _too_long()
         chosen = self._without_lists(text)
-        found = _WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
+        found = WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
         if len(found) > max(MAX_TEXT, len(text)):
             raise _too_long()
         return found
@@ -189,7 +189,7 @@ def find_lists(text: str) -> list[str]:
         others += [*parts[end : bracket.start], " "]
         end = list_end
     others = "".join([*others, *parts[end:]])
-    return [*lists, *(match[0] for match in _WILDCARD.finditer(others))]
+    return [*lists, *(match[0] for match in WILDCARD.finditer(others))]
 
 
 def options_of(found: str) -> tuple[list[str], int]:

@@ -250,6 +250,19 @@ ROOM_UNDER_THE_PROMPT = """() => {
 }"""
 
 
+def test_words_that_the_model_does_not_know_are_named(page: Page):
+    prompt, note = page.locator("#prompt textarea"), page.locator("#length .unknown")
+    gap = page.evaluate(ROOM_UNDER_THE_PROMPT)
+    prompt.fill("a red sofa, 🦊")
+    expect(note).to_have_text("Not known to this model: sofa, 🦊")
+    assert page.evaluate(ROOM_UNDER_THE_PROMPT) == gap
+    open_advanced(page)
+    page.locator("#negative textarea").fill("blurry")
+    expect(page.locator("#negative-length .unknown")).to_have_text(re.compile(": blurry$"))
+    prompt.fill("a red star")
+    expect(note).to_be_empty()
+
+
 @pytest.mark.slow
 def test_a_prompt_too_long_is_reported_while_typing(page: Page):
     prompt, length = page.locator("#prompt textarea"), page.locator("#length p")

@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import re
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 
-from pipeline.facts import LoraFacts
+from pipeline.facts import EmbeddingFacts, LoraFacts
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Length
 from serving.requests.readers import MOST_READING_EACH
@@ -167,6 +168,53 @@ def test_texts_are_escaped_and_short():
 def test_other_languages(language: str, said: str):
     with i18n.speaking(language):
         assert read("(rot:1.3) [a:b:10]") == said
+        assert unknown("sofa").endswith(": sofa")
+
+
+# --- words that the model does not know ---
+
+
+def unknown(prompt: str, **fields: Any) -> str:
+    """Return what is said of words that a model with a list of them does not know."""
+    generator, words = StandIn(), ("a", "red", "star", "🦊")
+    loras = (LoraFacts("pixel", "Pixel", words=("pixel style, dots",)),)
+    embeddings = (EmbeddingFacts("bad_hands-5", 1, 8),)
+    generator.facts = replace(MODEL, words=words, loras=loras, embeddings=embeddings)
+    html, _ = told(prompt, generator, **fields)
+    found = re.search('<span hidden data-unknown="([^"]*)"></span>$', html)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("a red star", ""),
+        ("a Sofa, (a sofa:1.3) 🦊", "Not known to this model: Sofa"),
+        ("狐狸 and 🦁", "Not known to this model: 狐狸, 🦁"),
+        ("a Pixel style star, Bad_Hands-5, <lora:pixel:1>", ""),
+        ("b c e f g h", "Not known to this model: b, c, e, f, g, h"),
+        ("b c e f g h i", "Not known to this model: b, c, e, f, g and 2 more"),
+        ("x" * 100, f"Not known to this model: {'x' * 23}…"),
+        ("[a|b|c|e|f]", ""),  # refused
+    ],
+)
+def test_words_that_the_model_does_not_know_are_told(prompt: str, said: str):
+    assert unknown(prompt) == said
+
+
+def test_only_what_was_typed_is_told():
+    assert unknown("star", style="Anime") == ""
+    assert unknown("star\nsofa", several=True).endswith(": sofa")
+    assert unknown("sofa <lora:pixel:1>", prompt_syntax="plain").endswith(": sofa")
+    assert "data-unknown" not in told("a sofa")[0]  # this model brings no list
+
+
+def test_unknown_words_of_the_negative_prompt_are_told_below_it():
+    generator = StandIn()
+    generator.facts = replace(MODEL, words=("star",))
+    prompt, negative = told("star", generator, negative_prompt="blurry", style="Anime")
+    assert "unknown" not in prompt
+    assert 'data-unknown="Not known to this model: blurry"' in negative
 
 
 # --- the page's own syntax ---

@@ -450,6 +450,11 @@ def read_as(parts: list[str]) -> str:
     return f"Gelesen als: {' · '.join(parts)}"
 
 
+def unknown(words: str, more: int) -> str:
+    """Return the words of a prompt that the model does not know, and how many more there are."""
+    return f"Diesem Modell unbekannt: {words}" + (f" und {more} weitere" if more else "")
+
+
 def in_steps(first: int, last: int, words: str) -> str:
     """Return the words that a prompt has from one step to another."""
     steps = f"Schritt {first}" if first == last else f"Schritte {first}–{last}"

@@ -396,6 +396,11 @@ def read_as(parts: list[str]) -> str:
     return f"Read as: {' · '.join(parts)}"
 
 
+def unknown(words: str, more: int) -> str:
+    """Return the words of a prompt that the model does not know, and how many more there are."""
+    return f"Not known to this model: {words}" + (f" and {more} more" if more else "")
+
+
 def in_steps(first: int, last: int, words: str) -> str:
     """Return the words that a prompt has from one step to another."""
     steps = f"step {first}" if first == last else f"steps {first}–{last}"

@@ -451,6 +451,11 @@ def read_as(parts: list[str]) -> str:
     return f"Leído así: {' · '.join(parts)}"
 
 
+def unknown(words: str, more: int) -> str:
+    """Return the words of a prompt that the model does not know, and how many more there are."""
+    return f"Este modelo no conoce: {words}" + (f" y {more} más" if more else "")
+
+
 def in_steps(first: int, last: int, words: str) -> str:
     """Return the words that a prompt has from one step to another."""
     steps = f"paso {first}" if first == last else f"pasos {first}–{last}"

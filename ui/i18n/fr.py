@@ -462,6 +462,11 @@ def read_as(parts: list[str]) -> str:
     return f"Lu comme : {' · '.join(parts)}"
 
 
+def unknown(words: str, more: int) -> str:
+    """Return the words of a prompt that the model does not know, and how many more there are."""
+    return f"Ce modèle ne connaît pas : {words}" + (f" et {more} autres" if more else "")
+
+
 def in_steps(first: int, last: int, words: str) -> str:
     """Return the words that a prompt has from one step to another."""
     steps = f"étape {first}" if first == last else f"étapes {first}–{last}"

@@ -51,6 +51,7 @@ SAMPLES: dict[str, Any] = {
     "limit": 77,
     "lines": 15,
     "missing": ["ONE", "OTHER"],
+    "more": 23,
     "low": 16,
     "facts": MODEL,
     "name": "NAME",
