@@ -333,6 +333,7 @@ TINY: dict[str, Tiny] = {
             norm_num_groups=4,
             addition_time_embed_dim=8,
             time_embedding_dim=24,
+            resnet_time_scale_shift="scale_shift",
             sample_size=8,
         ),
         vae=vae(

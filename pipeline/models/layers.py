@@ -220,8 +220,8 @@ class TimestepEmbedding(nnx.Module):
 class ResnetBlock(nnx.Module):
     """Norm, SiLU and convolution, twice, with a skip connection around them.
 
-    The time embedding is added after the first convolution. `time_dim` None leaves the time
-    embedding out (the VAE has none).
+    The time embedding is added after the first convolution, or with `scale_shift` scales and shifts
+    the second norm's output. `time_dim` None leaves the time embedding out (the VAE has none).
     """
 
     def __init__(
@@ -232,14 +232,18 @@ class ResnetBlock(nnx.Module):
         groups: int,
         eps: float,
         time_dim: int | None = None,
+        scale_shift: bool = False,
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
         make = partial(conv, dtype=dtype, rngs=rngs)
+        self.scale_shift = scale_shift
         self.norm1 = GroupNorm(c_in, groups, eps)
         self.conv1 = make(c_in, c_out)
         self.time_emb_proj = (
-            None if time_dim is None else linear(time_dim, c_out, dtype=dtype, rngs=rngs)
+            None
+            if time_dim is None
+            else linear(time_dim, (1 + scale_shift) * c_out, dtype=dtype, rngs=rngs)
         )
         self.norm2 = GroupNorm(c_out, groups, eps)
         self.conv2 = make(c_out, c_out)
@@ -249,10 +253,18 @@ class ResnetBlock(nnx.Module):
     def __call__(self, x: Array, time_embed: Array | None = None) -> Array:
         """Map x `[B, H, W, c_in]` and time_embed `[B, time_dim]` to `[B, H, W, c_out]`."""
         h = self.conv1(jax.nn.silu(self.norm1(x)))
+        scale = shift = 0.0
         if self.time_emb_proj is not None:
             assert time_embed is not None
-            h = h + self.time_emb_proj(jax.nn.silu(time_embed))[:, None, None, :]
-        h = self.conv2(jax.nn.silu(self.norm2(h)))
+            projected = self.time_emb_proj(jax.nn.silu(time_embed))[:, None, None, :]
+            if self.scale_shift:
+                scale, shift = jnp.split(projected, 2, axis=-1)
+            else:
+                h = h + projected
+        h = self.norm2(h)
+        if self.scale_shift:
+            h = h * (1 + scale) + shift
+        h = self.conv2(jax.nn.silu(h))
         return h + (x if self.conv_shortcut is None else self.conv_shortcut(x))
 
 

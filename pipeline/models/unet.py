@@ -166,6 +166,7 @@ def _resnet(config: UNetConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs
         groups=config.norm_num_groups,
         eps=config.norm_eps,
         time_dim=config.time_embed_dim,
+        scale_shift=config.time_scale_shift,
         dtype=dtype,
         rngs=rngs,
     )

@@ -38,7 +38,8 @@ class UNetConfig:
     channels are those of the latents, or those of `takes_mask`. `addition`
     is None if only the time and the prompt condition the UNet. `time_cond_proj_dim` is the width of
     the embedded guidance scale, None if the UNet takes none: only UNets that guided distillation
-    made, such as latent consistency models, take it.
+    made, such as latent consistency models, take it. With `time_scale_shift` the time embedding
+    scales and shifts in every ResNet what it is otherwise added to.
     """
 
     sample_size: tuple[int, int]
@@ -60,6 +61,7 @@ class UNetConfig:
     use_linear_projection: bool
     addition: AdditionConfig | None
     time_cond_proj_dim: int | None = None
+    time_scale_shift: bool = False
 
     @property
     def takes_mask(self) -> bool:
@@ -110,6 +112,7 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         use_linear_projection=keys.take("use_linear_projection", bool, False),
         addition=_addition(keys) if addition else None,
         time_cond_proj_dim=_optional_size(keys, "time_cond_proj_dim"),
+        time_scale_shift=_time_scale_shift(keys),
     )
     _refuse_other_unets(keys)
     keys.finish()
@@ -142,7 +145,6 @@ def _refuse_other_unets(keys: StrictJson) -> None:
     keys.one_of("act_fn", ("silu", "swish"))
     keys.one_of("attention_type", ("default",))
     keys.one_of("downsample_padding", (1,))
-    keys.one_of("resnet_time_scale_shift", ("default",))
     keys.one_of("time_embedding_type", ("positional",))
     keys.drop("dropout", "addition_embed_type_num_heads")
 
@@ -226,6 +228,11 @@ def _sample_size(keys: StrictJson, smallest_legacy_size: int) -> tuple[int, int]
 def _before_0_9(keys: StrictJson) -> bool:
     """Return whether a version of diffusers before 0.9 wrote the file."""
     return bool(re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version"))))
+
+
+def _time_scale_shift(keys: StrictJson) -> bool:
+    choices = ("default", "scale_shift")
+    return keys.one_of("resnet_time_scale_shift", choices) == "scale_shift"
 
 
 def _optional_size(keys: StrictJson, key: str) -> int | None:

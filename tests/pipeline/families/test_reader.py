@@ -433,7 +433,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     (UNET, "num_attention_heads", 8),
     (UNET, "only_cross_attention", True),
     (UNET, "out_channels", 8),
-    (UNET, "resnet_time_scale_shift", "scale_shift"),
+    (UNET, "resnet_time_scale_shift", "scale"),
     (UNET, "resnet_out_scale_factor", 1.5),
     (UNET, "reverse_transformer_layers_per_block", [10, 2]),
     (UNET, "reverse_transformer_layers_per_block", [[10, 10], 2, 1]),
