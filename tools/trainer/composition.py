@@ -39,6 +39,7 @@ COLOURS: dict[str, RGB] = {
 HUES = {"red": 2, "orange": 30, "yellow": 48, "green": 125, "blue": 215, "purple": 275, "pink": 330}
 PLACES = ("meadow", "sea", "snow", "desert", "sky")
 TIMES = ("day", "night")
+FAMILIAR = 160  # things that are learnt first
 SIZES = {"small": 80 / SIDE, "medium": 128 / SIDE, "large": 192 / SIDE}
 POSITIONS = {
     "centre": (0.5, 0.5),
@@ -118,11 +119,15 @@ def random_scene(
 
 
 def make_scene(names: int, plain: bool, rng: np.random.Generator) -> Scene:
-    """Draw a random scene of the first `names` things, or of one on a background of one colour."""
+    """Draw a random scene of the first `names` things, or of one on a background of one colour.
+
+    Half of the scenes have things from the first `FAMILIAR`.
+    """
     shares = (1.0, 0.0, 0.0) if plain else (0.6, 0.25, 0.15)
-    scene = random_scene(rng, all_things()[:names], shares)
+    things = all_things()[: min(names, FAMILIAR) if rng.random() < 0.5 else names]
+    scene = random_scene(rng, things, shares)
     while plain and (isinstance(scene.background, Place) or scene.background.to):
-        scene = random_scene(rng, all_things()[:names], shares)
+        scene = random_scene(rng, things, shares)
     return scene
 
 

@@ -1,7 +1,8 @@
 """Train a miniature in parts: `python -m tools.trainer vae | words | unet | all | sheet`.
 
 Each part goes on from what the parts before have written into `--work`, and takes `--minutes`. A
-part that was stopped resumes. "all" shares the minutes out among the parts. "sheet" draws pictures.
+part that was stopped, or has ended, resumes. "all" shares the minutes out among the parts, so that
+one command fills a lent machine; "unet" then goes on with the same latents. "sheet" draws pictures.
 """
 
 import argparse
@@ -11,7 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -46,13 +49,14 @@ from tools.trainer.examples import AT_ONCE, Examples, compose_all
 from tools.trainer.reader import teach
 from tools.trainer.sheet import draw_sheet
 from tools.trainer.things import all_things
-from tools.trainer.train_unet import Batch, batches
+from tools.trainer.train_unet import batches
 from tools.trainer.train_vae import train_vae
 
 SEED = 0
 VAE_PICTURES = 8192  # the most that the VAE learns from
 # The shares of the time after which each part ends in "all"; the last is for writing.
-ENDS = {"vae": 0.24, "words": 0.3, "unet": 0.97}
+ENDS = {"vae": 0.48, "words": 0.6, "unet": 0.97}
+VAE_PEAK, GOING_ON = 0.02, 0.005  # its learning rate, new and trained
 SHOWN = 64  # pictures in the sheet
 PIECE = 15 * 2**20  # bytes
 
@@ -72,7 +76,9 @@ def main() -> None:
     parser.add_argument("--crops", type=float, default=0.5, help="share of the time on crops")
     parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
     parser.add_argument("--name", default="gate", help="of a part of the training")
-    parser.add_argument("--go-on", action="store_true", help="begin with the checkpoint's network")
+    parser.add_argument(
+        "--go-on", nargs="*", default=(), choices=ENDS, help="parts to begin with the checkpoint's"
+    )
     options = parser.parse_args()
     began = time.monotonic()
     if options.part == "sheet":
@@ -85,6 +91,11 @@ def main() -> None:
     tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
     shares = ENDS if options.part == "all" else {options.part: 1.0}
     ends = {part: began + 60 * options.minutes * share for part, share in shares.items()}
+    kept = options.work / "latents.npz"
+    if options.part == "unet" and kept.exists():
+        with np.load(kept) as pool:
+            make_unet(config, options, (pool["latents"], pool["ids"]), ends["unet"])
+        return
     count = min(options.pictures, VAE_PICTURES) if options.part == "vae" else options.pictures
     make = partial(make_scene, options.names, options.plain)
     examples = compose_all(make, tokenizers, count, SEED + 10)
@@ -95,7 +106,9 @@ def main() -> None:
     if "words" in ends:
         make_encoders(config, options, examples, ends["words"])
     if "unet" in ends:
-        make_unet(config, options, examples, ends["unet"])
+        pool = encode_all(config, checkpoint, examples)
+        np.savez(kept, latents=pool[0], ids=pool[1])
+        make_unet(config, options, pool, ends["unet"])
 
 
 def make_vae(
@@ -103,6 +116,7 @@ def make_vae(
 ) -> None:
     """Train the VAE."""
     vae = begin(VAE, config, "vae", options)
+    going_on = "vae" in options.go_on
     run = Run(options.work / f"vae-{options.name}")
     pictures = np.concatenate([part.pictures for part in examples])
     vae = train_vae(
@@ -111,9 +125,9 @@ def make_vae(
         pictures,
         SEED,
         size=max(1, options.batch // 16),
-        turn=0.0 if options.go_on else (time.monotonic() + end) / 2,
+        turn=0.0 if going_on else (time.monotonic() + end) / 2,
         end=end,
-        peak=options.peak,
+        peak=GOING_ON if going_on else VAE_PEAK,
     )
     normalise(vae, pictures[:512])
     write_weights(options.work / "checkpoint", "vae", vae)
@@ -133,20 +147,28 @@ def make_encoders(
     write_weights(checkpoint, "text_encoder_2", encoders.second)
 
 
+def encode_all(
+    config: Config, checkpoint: Path, examples: Sequence[Examples]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the latents `[n, h, w, C]` of all pictures, and their captions' token ids."""
+    encode = make_encoder(load_module(VAE, config.networks["vae"], checkpoint / "vae"))
+    parts = [(encode(part.pictures), part.ids) for part in examples]
+    latents, ids = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return latents, ids
+
+
 def make_unet(
-    config: Config, options: argparse.Namespace, examples: Sequence[Examples], end: float
+    config: Config, options: argparse.Namespace, pool: tuple[np.ndarray, np.ndarray], end: float
 ) -> None:
-    """Train the UNet."""
+    """Train the UNet on what `encode_all` returns."""
     began = time.monotonic()
     checkpoint = options.work / "checkpoint"
-    encode = make_encoder(load_module(VAE, config.networks["vae"], checkpoint / "vae"))
-    encoders = TextEncoders(
-        *(
-            load_module(CLIPTextEncoder, part, checkpoint / name)
-            for name, part in config.text_encoders.items()
-        )
-    )
-    latents = np.concatenate([encode(part.pictures) for part in examples])
+    encoders = [
+        load_module(CLIPTextEncoder, part, checkpoint / name)
+        for name, part in config.text_encoders.items()
+    ]
+    words = [parameters(encoder) for encoder in encoders]
+    latents, ids = pool
     unet = begin(UNet, config, "unet", options)
     run = Run(options.work / f"unet-{options.name}")
 
@@ -157,20 +179,26 @@ def make_unet(
             give_back(options)
         return {"minutes": round((time.monotonic() - began) / 60, 1)}
 
-    make_batch = batches(latents, _ids(examples), options.batch, SEED)
+    make_batch = batches(latents, ids, options.batch, SEED)
     turn = end - (1 - options.crops) * (end - time.monotonic())
     full = latents.shape[1]
 
-    def batch(i: int) -> Batch:
-        return make_batch(i, full // 2 if time.monotonic() < turn else full)
+    def batch(i: int) -> tuple[Any, ...]:
+        return (words, *make_batch(i, full // 2 if time.monotonic() < turn else full))
 
-    loss = partial(loss_fn, for_device(UNet, unet.config), encoders, config)
+    network = for_device(UNet, unet.config)
+
+    # The text encoders' weights are data: a program that was compiled with others stays valid.
+    def loss(params: Tree, words: Sequence[Tree], *given: jax.Array) -> jax.Array:
+        current = TextEncoders(*map(with_parameters, encoders, words))
+        return loss_fn(network, current, config, params, *given)
+
     minimise(run, loss, parameters(unet), batch, until(end), peak=options.peak, check=check)
 
 
 def begin(kind: Callable[..., M], config: Config, part: str, options: argparse.Namespace) -> M:
     """Return the network that the training of a part begins with, float32."""
-    if options.go_on:
+    if part in options.go_on:
         return load_module(kind, config.networks[part], options.work / "checkpoint" / part)
     network = kind(config.networks[part], dtype=jnp.float32, rngs=nnx.Rngs(SEED))
     start_as_identity(network)
@@ -178,7 +206,7 @@ def begin(kind: Callable[..., M], config: Config, part: str, options: argparse.N
 
 
 def give_back(options: argparse.Namespace) -> None:
-    """Write the checkpoint as pieces of a tar into `--out`, then a sheet and the curves."""
+    """Write the checkpoint as pieces of a tar into `--out`, and the curves."""
     options.out.mkdir(parents=True, exist_ok=True)
     archive = shutil.make_archive(f"{options.work}/packed", "tar", options.work, "checkpoint")
     packed = Path(archive).read_bytes()
@@ -186,7 +214,6 @@ def give_back(options: argparse.Namespace) -> None:
         (options.out / f"checkpoint.tar.{i}").write_bytes(packed[start : start + PIECE])
     for curve in options.work.glob(f"*-{options.name}/curve.png"):
         shutil.copy(curve, options.out / f"{curve.parent.name}.png")
-    show(options, options.out)
 
 
 def show(options: argparse.Namespace, folder: Path) -> None:
