@@ -57,7 +57,6 @@ def loss_fn(
     ids: jax.Array,
     dropped: jax.Array,
     key: jax.Array,
-    time_ids: jax.Array | None = None,
 ) -> jax.Array:
     """Return the weighted squared error of the prediction: noise or velocity, as `config` says.
 
@@ -70,10 +69,9 @@ def loss_fn(
         ids: token ids `[B, 2, L]` of the prompts.
         dropped: `[B]`, which prompts are left out.
         key: the random key for the timesteps and the noise.
-        time_ids: `[B, 6]`, SDXL's sizes and corners of the pictures; None for whole pictures.
     """
     embeds, pooled = encode_prompts(encoders, ids)
-    return denoising_loss(unet, config, params, latents, embeds, pooled, dropped, key, time_ids)
+    return denoising_loss(unet, config, params, latents, embeds, pooled, dropped, key)
 
 
 def encode_prompts(encoders: TextEncoders, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -96,17 +94,15 @@ def denoising_loss(
     pooled: jax.Array,
     dropped: jax.Array,
     key: jax.Array,
-    time_ids: jax.Array | None = None,
 ) -> jax.Array:
     """Return the same as `loss_fn`, for prompts that `encode_prompts` has encoded."""
     model = with_parameters(unet, params)
     count = len(latents)
     embeds = jnp.where(dropped[:, None, None], 0.0, embeds).astype(unet.dtype)
     pooled = jnp.where(dropped[:, None], 0.0, pooled).astype(unet.dtype)
-    if time_ids is None:
-        factor = config.networks["vae"].scale_factor
-        height, width = (float(side * factor) for side in latents.shape[1:3])
-        time_ids = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
+    factor = config.networks["vae"].scale_factor
+    height, width = (float(side * factor) for side in latents.shape[1:3])
+    time_ids = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
     context = model.condition(embeds, pooled, jnp.broadcast_to(time_ids, (count, 6)))
     time_key, noise_key = jax.random.split(key)
     sigmas = jnp.asarray(train_sigmas(config.scheduler), jnp.float32)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +72,6 @@ def main() -> None:
     parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
     parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
     parser.add_argument("--batch", type=int, default=32, help="for the UNet; others follow it")
-    parser.add_argument("--crops", type=float, default=0.5, help="share of the time on crops")
     parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
     parser.add_argument("--name", default="gate", help="of a part of the training")
     parser.add_argument(
@@ -179,13 +177,6 @@ def make_unet(
             give_back(options)
         return {"minutes": round((time.monotonic() - began) / 60, 1)}
 
-    make_batch = batches(latents, ids, options.batch, SEED)
-    turn = end - (1 - options.crops) * (end - time.monotonic())
-    full = latents.shape[1]
-
-    def batch(i: int) -> tuple[Any, ...]:
-        return (words, *make_batch(i, full // 2 if time.monotonic() < turn else full))
-
     network = for_device(UNet, unet.config)
 
     # The text encoders' weights are data: a program that was compiled with others stays valid.
@@ -193,6 +184,7 @@ def make_unet(
         current = TextEncoders(*map(with_parameters, encoders, words))
         return loss_fn(network, current, config, params, *given)
 
+    batch = batches(latents, ids, options.batch, SEED, words)
     minimise(run, loss, parameters(unet), batch, until(end), peak=options.peak, check=check)
 
 
