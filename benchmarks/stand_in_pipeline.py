@@ -220,6 +220,7 @@ class StandInPipeline(ABC):
         sigma_schedules=("default",),
     )
     compile_seconds: ClassVar = {"hit": 0.0, "miss": 0.0}
+    wildcard_dir: Path | None = None
     truncated = ""  # said to be left out of every prompt
 
     def __init__(self, images_per_request: int, num_inference_steps: int) -> None:

@@ -17,6 +17,7 @@ from pipeline.schedulers.config import (
     SIGMA_KEYS,
 )
 from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+from pipeline.text.prompt_syntax import A1111
 
 LIVE_STEPS = 4  # about as many as a live picture should take
 
@@ -85,6 +86,7 @@ class Facts:
             so do the pictures.
         more_sizes, coming_sizes: other (width, height) to ask for, and those that are not ready.
         loras, embeddings: sorted by name; they may change while the model draws.
+        lists: digest of the lists in files that prompts can name; "" for none.
         distilled: whether it draws in few steps without a LoRA.
         timesteps: those of a distilled model's usual run, such as "999,749"; "" for spaced ones.
         vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
@@ -135,6 +137,7 @@ class Facts:
     step_cache: bool = False
     quantization: str | None = None
     words: tuple[str, ...] = ()
+    lists: str = ""
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -213,17 +216,19 @@ def differences(one: Facts, other: Facts) -> str:
 def digest_of(request: GenerateRequest, facts: Facts) -> str:
     """Return the digest of what decides a resolved request's pictures beside the request.
 
-    This is the model, with the LoRAs that the request names and the embeddings that its prompts
-    may name. Two instances that have the same draw the same pictures.
+    This is the model, with the LoRAs that the request names, and the embeddings and lists that its
+    prompts may name. Two instances that have the same draw the same pictures.
     """
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     prompts, wanted = prompts.casefold(), request.lora_weights
-    named = [
+    named: list[Any] = [
         [getattr(facts, name) for name in _DRAWN_WITH],
         {lora.name: lora.digest for lora in facts.loras if lora.name in wanted},
         {each.name: each.digest for each in facts.embeddings if each.name.casefold() in prompts},
     ]
+    if request.prompt_syntax == A1111 and "__" in prompts:
+        named.append(facts.lists)
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
@@ -233,6 +238,7 @@ _OFFERS: dict[str, Any] = {
     "coming_sizes": (),
     "loras": (),
     "embeddings": (),
+    "lists": "",
     "live": False,
 }
 
@@ -246,7 +252,7 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
     """Return the facts about a model with what its instances offer together.
 
     Requests can name what one instance has; prompts, which go to any of them, name the embeddings
-    that all have. Without instances the facts stay as they are.
+    that all have, and the first one's lists. Without instances the facts stay as they are.
     """
     if not instances:
         return facts
@@ -262,5 +268,6 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
         coming_sizes=tuple(size for size in coming if size not in more),
         loras=tuple(by_name[name] for name in sorted(by_name)),
         embeddings=tuple(one for one in first if all(one in other for other in others)),
+        lists=instances[0].lists,
         live=all(one.live for one in instances),
     )

@@ -5,11 +5,14 @@
 name other files. The syntax is that of https://github.com/adieyal/sd-dynamic-prompts
 """
 
+import hashlib
+import json
 import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -19,6 +22,7 @@ from pipeline.file_versions import Version
 from pipeline.text.line_cache import LineCache
 
 MAX_FILE = 2**20  # bytes
+MAX_FILES = 10_000  # of a folder, in its digest
 MAX_TEXT = 20_000  # characters of a resolved prompt
 MAX_DEPTH = 10  # files that name others
 MAX_LINES = 1000  # lines that the prompts of a request take from files
@@ -234,6 +238,17 @@ def _too_long() -> InputError:
     return InputError(
         f"the lists in a prompt make it longer than {MAX_TEXT} characters; use shorter ones"
     )
+
+
+def digest_of_lists(folder: Path) -> str:
+    """Return a digest of the lists in a folder, the same for the same lists."""
+    digests: dict[str, str] = {}
+    for file in islice(folder.rglob("*.txt"), MAX_FILES):
+        name = file.relative_to(folder).with_suffix("").as_posix()
+        with suppress(InputError):
+            lines = "\n".join(read_lines(folder, name))
+            digests[name] = hashlib.sha256(lines.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def read_lines(folder: Path | None, name: str) -> Sequence[str]:

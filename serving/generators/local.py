@@ -19,6 +19,7 @@ from pipeline.drawing.origins import Inputs
 from pipeline.errors import raise_if_cancelled
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import A1111, PLAIN
+from pipeline.text.wildcards import digest_of_lists
 from serving.folders import RESCAN_S, Listing
 from serving.generator import (
     Done,
@@ -55,6 +56,7 @@ log = logging.getLogger(__name__)
 # Whether to draw live pictures: if the model is quick enough, always if it has a way of few steps,
 # or never.
 LiveMode = Literal["auto", "on", "off"]
+LISTS_AGAIN_S = 5.0
 # Seconds within which a live picture must be drawn, so that it appears as one types.
 LIVE_WITHIN_S = 0.5
 LIVE_AGAIN_S = 60.0  # after a measurement that failed
@@ -148,6 +150,7 @@ class LocalGenerator(RequestLifecycle):
             asyncio.create_task(self._add_sizes()),
             asyncio.create_task(self._watch()),
             asyncio.create_task(self._watch_embeddings()),
+            asyncio.create_task(self._watch_lists()),
         ]
 
     async def measure(
@@ -268,6 +271,16 @@ class LocalGenerator(RequestLifecycle):
             except Exception as error:  # the looks must go on
                 log.error("The embeddings cannot be listed", exc_info=error)
             await asyncio.sleep(RESCAN_S)
+
+    async def _watch_lists(self) -> None:
+        """Describe the lists that prompts can name anew every few seconds."""
+        while folder := self._pipe.wildcard_dir:
+            try:
+                lists = await asyncio.to_thread(digest_of_lists, folder)
+                self.facts = replace(self.facts, lists=lists)
+            except Exception as error:  # the looks must go on
+                log.error("The lists cannot be read", exc_info=error)
+            await asyncio.sleep(LISTS_AGAIN_S)
 
     async def _offer_live(self) -> bool:
         """Draw live pictures from now on, if the model is quick and the operator allows it.

@@ -15,6 +15,7 @@ from pipeline.text.wildcards import (
     MAX_FILE,
     MAX_TEXT,
     Resolver,
+    digest_of_lists,
     find_lists,
     longest_choice,
     options_of,
@@ -116,6 +117,22 @@ def test_a_list_is_read_once_for_each_of_its_versions(
     (folder / "new.txt").replace(folder / "colour.txt")
     assert Resolver(0, folder).resolve("__colour__") == "blue"
     assert opened.count("colour.txt") == 2
+
+
+def test_the_digest_of_lists_is_that_of_their_lines(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+        write(folder, "colour", "red\nblue")
+        (folder / "coats").mkdir()
+        write(folder, "coats/long", "long")
+        (folder / "broken.txt").write_bytes(b"\xff")
+    digest = digest_of_lists(one)
+    assert digest_of_lists(other) == digest
+    write(other, "coats/long", "short")
+    assert digest_of_lists(other) != digest
+    (one / "coats" / "long.txt").rename(one / "long.txt")
+    assert digest_of_lists(one) != digest
 
 
 def test_a_line_that_is_too_long_is_not_read(folder: Path) -> None:

@@ -29,6 +29,8 @@ from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts, differences, digest_of, merged
 from pipeline.request import GenerateRequest
+from pipeline.text.prompt_syntax import A1111
+from pipeline.text.wildcards import digest_of_lists
 from serving import waiting
 from serving.generator import Done, ErrorKind, Image, Load, Request, RequestError
 from serving.generators import client as generator_client
@@ -621,6 +623,19 @@ def test_a_digest_covers_what_a_request_names() -> None:
     ):
         assert digest_of(ask, other) != digest_of(ask, facts)
     assert digest_of(replace(ask, loras=""), facts) != digest_of(ask, facts)
+    with_lists = replace(facts, lists="d")
+    assert digest_of(ask, with_lists) == digest_of(ask, facts)
+    ask = replace(ask, prompt="a __colour__ fox", prompt_syntax=A1111)
+    assert digest_of(ask, with_lists) != digest_of(ask, facts)
+
+
+def test_an_instance_describes_its_lists(tmp_path: Path) -> None:
+    pipe = FakePipeline()
+    pipe.wildcard_dir = tmp_path
+    (tmp_path / "colour.txt").write_text("red")
+    with serve(generator=LocalGenerator(pipe.as_pipeline(), Limits(), Observer())) as site:
+        lists = digest_of_lists(tmp_path)
+        wait_until(lambda: httpx.get(f"{site.url}/v1/model").json()["lists"] == lists)
 
 
 def test_a_live_picture_of_an_instance(tmp_path: Path):
