@@ -311,6 +311,11 @@ class StandInPipeline(ABC):
         return self._engine.is_busy
 
     @property
+    def is_finishing(self) -> bool:
+        """See `SDXLPipeline.is_finishing`."""
+        return self._engine.is_finishing
+
+    @property
     def evaluated(self) -> tuple[int, int]:
         """See `SDXLPipeline.evaluated`."""
         return self._engine.evaluations, self._engine.picture_evaluations

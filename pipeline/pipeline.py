@@ -758,6 +758,11 @@ class SDXLPipeline:
         return self._engine.is_busy
 
     @property
+    def is_finishing(self) -> bool:
+        """Whether workers alone have something to do, such as checks of pictures by `screen`."""
+        return self._engine.is_finishing
+
+    @property
     def in_slots(self) -> int:
         """Number of slots with a picture, of `images_per_request`."""
         return self._engine.in_slots

@@ -1,10 +1,12 @@
 """The engine: it advances all pictures in the slots, and lets others enter and leave.
 
 The host is ahead of the devices: it queues the next evaluations while they compute one, so that
-they never wait for it.
+they never wait for it. Workers make pictures of what was decoded, so that no evaluation waits for
+a check or a conversion.
 """
 
 from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import jax
@@ -18,6 +20,9 @@ from pipeline.runtime.slots import Slots
 from pipeline.schedulers.table import State
 
 AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
+WORKERS = 2
+MAX_DECODED = 4  # decoded pictures for each slot that wait for workers; then no picture enters
+_IDLE_S = 0.01  # the longest wait for workers, after which pictures may have begun to wait
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,15 @@ class _Flight:
     parts: list[_Part]
 
 
+@dataclass(frozen=True, eq=False)
+class _Decoded:
+    """Decoded pictures of a drawing, and what a worker makes of them."""
+
+    drawing: Drawing
+    final: Final
+    pictures: Future[list[Picture]]
+
+
 @dataclass
 class _Seat:
     """A picture in a slot, the evaluation of it that comes next, and the texts in its context."""
@@ -58,7 +72,7 @@ class Engine:
 
     Args:
         adapters: the LoRAs at run time.
-        finisher: makes results from latents.
+        finisher: makes results from latents, on workers.
 
     Attributes:
         evaluations: the number of evaluations so far, each of all pictures in slots.
@@ -74,11 +88,18 @@ class Engine:
         self._seats: dict[int, _Seat] = {}
         self._flights: deque[_Flight] = deque()
         self._waiting: dict[Drawing, None] = {}  # drawings with pictures that wait, in order
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="finishing")
+        self._decoded: list[_Decoded] = []
 
     @property
     def is_busy(self) -> bool:
         """Whether any drawing is under way or waits."""
-        return bool(self._waiting or self._seats or self._flights)
+        return bool(self._waiting or self._seats or self._flights or self._decoded)
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether workers alone have something to do."""
+        return bool(self._decoded) and not (self._seats or self._flights)
 
     @property
     def in_slots(self) -> int:
@@ -96,17 +117,20 @@ class Engine:
         drawing.begun += left if pictures is None else min(pictures, left)
         self._waiting[drawing] = None
 
-    def advance(self) -> list[Progress]:
+    def advance(self, idle: bool = True) -> list[Progress]:
         """Queue an evaluation of all pictures in slots, and wait for the oldest one if need be.
 
         After an exception the slots are empty, and no drawing goes on.
+
+        Args:
+            idle: whether to wait for a moment if only workers have something to do.
 
         Returns:
             The drawings that moved: with pictures or steps that are complete, or an error. The list
             may be empty while the first evaluations are under way.
         """
         try:
-            return self._advance()
+            return self._advance(idle)
         except BaseException:
             self.reset()
             raise
@@ -121,6 +145,9 @@ class Engine:
         self._waiting.pop(drawing, None)
         for flight in self._flights:
             flight.parts[:] = [part for part in flight.parts if part.drawing is not drawing]
+        for dropped in [each for each in self._decoded if each.drawing is drawing]:
+            self._decoded.remove(dropped)
+            dropped.pictures.cancel()
         for slot in [slot for slot, seat in self._seats.items() if seat.drawing is drawing]:
             self._leave(slot)
 
@@ -129,24 +156,32 @@ class Engine:
         self._waiting.clear()
         self._seats.clear()
         self._flights.clear()
+        for each in self._decoded:
+            each.pictures.cancel()
+        self._decoded.clear()
         self._slots = None
 
-    def _advance(self) -> list[Progress]:
+    def _advance(self, idle: bool) -> list[Progress]:
         if ended := self._drop_cancelled() + self._let_in():
             return ended  # at once: others can have their slots
         queued = bool(self._seats)
         if queued:
             self._flights.append(self._dispatch())
+        moved: list[Drawing] = []
         if self._flights and (len(self._flights) > AHEAD or not queued):
-            return self._collect(self._flights.popleft())
-        return []
+            moved = self._collect(self._flights.popleft())
+        finished = self._finished(idle and not (queued or moved))
+        return [
+            Progress(each, finished.get(each, ())) for each in dict.fromkeys([*moved, *finished])
+        ]
 
     # --- entering and leaving
 
     def _drop_cancelled(self) -> list[Progress]:
         queued = (part.drawing for flight in self._flights for part in flight.parts)
         seated = (seat.drawing for seat in self._seats.values())
-        drawings = dict.fromkeys([*queued, *seated, *self._waiting])
+        decoded = (each.drawing for each in self._decoded)
+        drawings = dict.fromkeys([*queued, *seated, *decoded, *self._waiting])
         stopped = [each for each in drawings if each.cancelled.is_set()]
         for drawing in stopped:
             drawing.stop()
@@ -158,6 +193,8 @@ class Engine:
         failed: list[Progress] = []
         while self._waiting:
             drawing = next(iter(self._waiting))
+            if self._unfinished >= MAX_DECODED * drawing.run.shapes.images:
+                break
             if not self._fits(drawing):
                 if self._seats or self._flights:
                     break
@@ -242,23 +279,58 @@ class Engine:
         final = self._finisher.decode(drawing, ending, after.latents) if ending else None
         return _Part(drawing, slots, evaluations, final)
 
-    def _collect(self, flight: _Flight) -> list[Progress]:
-        """Wait for an evaluation, and return the progress that it made."""
+    def _collect(self, flight: _Flight) -> list[Drawing]:
+        """Wait for an evaluation; return the drawings that were in it."""
         jax.block_until_ready(flight.after)
-        return [self._completed(flight, part) for part in flight.parts]
+        for part in flight.parts:
+            self._complete(flight, part)
+        return [part.drawing for part in flight.parts]
 
-    def _completed(self, flight: _Flight, part: _Part) -> Progress:
-        drawing = part.drawing
+    def _complete(self, flight: _Flight, part: _Part) -> None:
+        drawing, final = part.drawing, part.final
         drawing.newest = Evaluated(flight.before, flight.after, part.slots, part.evaluations)
         for index, evaluation in part.evaluations.items():
             drawing.steps[index] += evaluation + 1 in drawing.schedule.stops
-        finished: list[Picture] = []
-        if part.final is not None:
+        if final is not None:
+            self._decoded.append(_Decoded(drawing, final, self._begin_to_finish(drawing, final)))
+
+    # --- what was decoded
+
+    def _begin_to_finish(self, drawing: Drawing, final: Final) -> Future[list[Picture]]:
+        """Let a worker make pictures; latents are ready at once."""
+        if final.decoded is not None:
+            return self._workers.submit(self._finisher.finish, drawing, final)
+        latents: Future[list[Picture]] = Future()
+        try:
+            latents.set_result(self._finisher.finish(drawing, final))
+        except NotFiniteError as error:
+            latents.set_exception(error)
+        return latents
+
+    @property
+    def _unfinished(self) -> int:
+        """Number of pictures that are decoded, or will be after the evaluations in flight."""
+        finals = [part.final for flight in self._flights for part in flight.parts if part.final]
+        finals += [each.final for each in self._decoded]
+        return sum(len(final.slots) for final in finals)
+
+    def _finished(self, idle: bool) -> dict[Drawing, list[Picture]]:
+        """Return what workers have finished, after a moment if `idle` and nothing else goes on."""
+        if idle and self._decoded:
+            wait([each.pictures for each in self._decoded], _IDLE_S, FIRST_COMPLETED)
+        done = [each for each in self._decoded if each.pictures.done()]
+        finished: dict[Drawing, list[Picture]] = {}
+        for drawing, pictures in [(each.drawing, each.pictures) for each in done]:
+            if drawing.error is not None:
+                continue
+            others = finished.setdefault(drawing, [])
             try:
-                finished = self._finisher.finish(drawing, part.final)
+                others += pictures.result()
             except (NotFiniteError, ScreenError) as error:  # of this drawing alone
                 drawing.error = error
                 self.drop(drawing)
-        if drawing.then is None:  # otherwise they are latents for the refiner
-            drawing.pictures |= {picture.index: picture for picture in finished}
-        return Progress(drawing, finished)
+        self._decoded = [each for each in self._decoded if each not in done]
+        for drawing, pictures in finished.items():
+            if drawing.then is None:  # otherwise they are latents for the refiner
+                drawing.pictures |= {picture.index: picture for picture in pictures}
+        return finished

@@ -189,6 +189,11 @@ class RefiningEngine:
         return self._base.is_busy or self._refiner.is_busy
 
     @property
+    def is_finishing(self) -> bool:
+        """Whether workers alone have something to do."""
+        return self.is_busy and _is_idle(self._base) and _is_idle(self._refiner)
+
+    @property
     def in_slots(self) -> int:
         """Number of the base model's slots with a picture."""
         return self._base.in_slots
@@ -210,10 +215,10 @@ class RefiningEngine:
         moved: dict[Drawing, list[Picture]] = {}
         try:
             if not self._refiner.waiting:
-                for progress in self._base.advance():
+                for progress in self._base.advance(_is_idle(self._refiner)):
                     finished = self._drawn(progress)
                     moved.setdefault(progress.drawing, []).extend(finished)
-            for progress in self._refiner.advance():
+            for progress in self._refiner.advance(_is_idle(self._base)):
                 first = self._first[progress.drawing]
                 self._refined(first, progress)
                 moved.setdefault(first, []).extend(progress.finished)
@@ -269,3 +274,8 @@ class RefiningEngine:
             first.error = then.error
         if first.is_over:
             self.drop(first)
+
+
+def _is_idle(engine: Engine) -> bool:
+    """Return whether an engine has nothing for the devices to do."""
+    return engine.is_finishing or not engine.is_busy

@@ -160,7 +160,10 @@ class Devices:
     def _has_work(self) -> bool:
         with self._lock:
             self._driving = bool(self._jobs) or self._pipe.is_busy
-            self._heard_at = time.monotonic() if self._driving else None
+            if not self._driving:
+                self._heard_at = None
+            elif not self._pipe.is_finishing:  # a check of pictures may never end
+                self._heard_at = time.monotonic()
             return self._driving
 
     def _run_jobs(self) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import io
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event as Gate
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,9 +16,12 @@ import pytest
 from mcp import types
 from PIL import Image
 
-from pipeline import ScreenError, SDXLPipeline, metadata
+from pipeline import Cancelled, ScreenError, SDXLPipeline, metadata
+from pipeline.drawing import engine
+from pipeline.drawing.drawing import Drawing as Pictures
 from pipeline.images.moderation import blur
 from pipeline.images.screen import Screen
+from pipeline.request import GenerateRequest
 from serving.generators.client import Client
 from serving.generators.local import LocalGenerator
 from serving.generators.remote import RemoteGenerator
@@ -27,7 +32,7 @@ from tests import screens
 from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
 from tests.serving.http.test_app import Event, generate
 from tests.serving.http.test_mcp import call
-from tests.web import Site, serve
+from tests.web import Site, serve, wait_until
 from ui.generation import Drawing
 from ui.model_kind import Kind
 
@@ -99,6 +104,64 @@ def test_a_flagged_picture_is_blurred_and_sent_unblurred_beside(
     texts = [image.info[metadata.KEY] for image in (*result.images, itself)]
     remarks = [metadata.from_text(text).safety_checker for text in texts]
     assert remarks == [metadata.BLURRED, None, None]
+
+
+def begun(pipe: SDXLPipeline, steps: int) -> Pictures:
+    drawing = pipe.prepare(GenerateRequest("a star", num_inference_steps=steps), 1)
+    pipe.begin(drawing)
+    return drawing
+
+
+def test_a_slow_screen_delays_no_step_of_other_pictures(
+    pipe: SDXLPipeline, screening: Screening
+) -> None:
+    decided = Gate()
+    screening.by = lambda images: [decided.wait(60) for _ in images]
+    slow = begun(pipe, 2)
+    while slow.done < 2:
+        pipe.advance()
+    other = begun(pipe, 5)
+    while other.done < 5:
+        pipe.advance()
+    assert pipe.is_finishing
+    assert not slow.is_over
+    assert not other.is_over
+    decided.set()
+    while pipe.is_busy:
+        pipe.advance()
+    assert slow.result().flagged == other.result().flagged == [True]
+
+
+def test_no_picture_enters_while_many_wait_for_the_screen(
+    pipe: SDXLPipeline, screening: Screening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = Gate()
+    screening.by = lambda images: [decided.wait(60) for _ in images]
+    monkeypatch.setattr(engine, "MAX_DECODED", 1)
+    drawings = [begun(pipe, 2) for _ in range(6)]
+    while sum(drawing.done for drawing in drawings) < 2 * 2:
+        pipe.advance()
+    pipe.advance()
+    assert [drawing.entered for drawing in drawings] == [1, 1, 0, 0, 0, 0]
+    decided.set()
+    while pipe.is_busy:
+        pipe.advance()
+    assert all(drawing.is_over for drawing in drawings)
+
+
+def test_a_drawing_is_cancelled_while_it_waits_for_the_screen(
+    pipe: SDXLPipeline, screening: Screening
+) -> None:
+    decided = Gate()
+    screening.by = lambda images: [decided.wait(60) for _ in images]
+    drawing = begun(pipe, 2)
+    while drawing.done < 2:
+        pipe.advance()
+    drawing.cancelled.set()
+    assert [progress.drawing for progress in pipe.advance()] == [drawing]
+    assert isinstance(drawing.error, Cancelled)
+    assert not pipe.is_busy
+    decided.set()
 
 
 def test_latents_are_not_screened(pipe: SDXLPipeline, screening: Screening) -> None:
@@ -179,6 +242,21 @@ def test_a_failure_ends_its_request_and_no_other(
     assert "Traceback" in caplog.text
     assert "KeyError: 'a secret'" in caplog.text
     assert "the screening of 2 pictures gave 1 answers" in caplog.text
+
+
+def test_a_screen_that_does_not_answer_counts_as_stuck_devices(
+    pipe: SDXLPipeline, screening: Screening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = Gate()
+    screening.by = lambda images: [decided.wait(60) for _ in images]
+    generator = LocalGenerator(pipe, Limits(), Observer())
+    monkeypatch.setattr(generator, "_stuck_s", 0.05)
+    with serve(generator=generator) as site, ThreadPoolExecutor(1) as asking:
+        events = asking.submit(generate, site)
+        wait_until(lambda: pipe.is_finishing and generator.stuck)
+        decided.set()
+        assert events.result()[-1][0] == "done"
+        wait_until(lambda: not generator.stuck)
 
 
 def test_there_are_no_previews(site: Site) -> None:

@@ -106,7 +106,7 @@ def test_progress_names_what_is_finished(pipe: SDXLPipeline) -> None:
         for progress in pipe.advance():
             steps.append(progress.drawing.done)
             finished += progress.finished
-    assert steps == [1, 2]
+    assert [*dict.fromkeys(steps)] == [1, 2]
     assert [(picture.index, picture.image.size) for picture in finished] == [
         (0, (16, 16)),
         (1, (16, 16)),

@@ -47,10 +47,12 @@ def test_a_slot_is_vacated_before_the_last_evaluation_is_queued():
     drawing = prepared(pipe, images=2)
     pipe.begin(drawing)
     vacated = []
-    while pipe.is_busy:
+    while drawing.done < drawing.total:
         pipe.advance()
         vacated.append(drawing.vacated)
     assert vacated == [0, 0, 2, 2, 2, 2]
+    finished(pipe)
+    assert sorted(drawing.pictures) == [0, 1]
 
 
 def test_a_picture_of_one_evaluation_vacates_its_slot_at_once():
