@@ -117,7 +117,7 @@ def _noun(item: Item, rng: Rng) -> str:
     # People who name a colour want it, so a turned hue is nearly always named.
     said = [] if not item.colour or not _chance(rng, 0.95) else [_colour(item.colour, rng)]
     emoji = rng is not None and rng.random() < EMOJI
-    return " ".join([*said, item.thing.emoji if emoji else _said(item.thing.words, rng)])
+    return " ".join([*said, _said(item.thing.signs if emoji else item.thing.words, rng)])
 
 
 def _colour(name: str, rng: Rng) -> str:

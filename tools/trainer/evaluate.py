@@ -37,7 +37,7 @@ def main() -> None:
     right: dict[str, list[bool]] = defaultdict(list)
     for scene, what in zip(scenes, seen, strict=True):
         if len(scene.items) == 1:
-            right[scene.items[0].thing.name].append(scene.items[0].thing.icon in what.names)
+            right[scene.items[0].thing.words[0]].append(scene.items[0].thing.icon in what.names)
     report = {
         "prompts": len(scenes),
         **score(scenes, seen),

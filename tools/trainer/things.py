@@ -14,19 +14,14 @@ class Thing:
     Attributes:
         kind: what reports group it under: "animal", "food" and so on.
         icon: its icon's name in all icon sets.
-        emoji: its character.
+        signs: its emoji, with and without the selector of coloured signs, which many leave out.
         words: what people call it, the usual word first.
     """
 
     kind: str
     icon: str
-    emoji: str
+    signs: tuple[str, ...]
     words: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The usual word for it."""
-        return self.words[0]
 
 
 @cache
@@ -38,4 +33,5 @@ def all_things() -> tuple[Thing, ...]:
 
 def _thing(line: str) -> Thing:
     kind, icon, emoji, words = line.split(" ", 3)
-    return Thing(kind, icon, emoji, tuple(words.split(", ")))
+    signs = dict.fromkeys((emoji, emoji.replace("\ufe0f", "")))
+    return Thing(kind, icon, tuple(signs), tuple(words.split(", ")))

@@ -83,7 +83,8 @@ def main() -> None:
         show(options, options.out or options.work)
         return
     checkpoint = options.work / "checkpoint"
-    tokens = write_tokenizers(checkpoint, vocabulary(), [thing.emoji for thing in all_things()])
+    signs = [sign for thing in all_things() for sign in thing.signs]
+    tokens = write_tokenizers(checkpoint, vocabulary(), signs)
     write_configs(checkpoint, tokens, shape.UNET, shape.VAE, shape.SCHEDULER)
     config = read_config(checkpoint)
     tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
