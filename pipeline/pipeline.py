@@ -759,7 +759,7 @@ class SDXLPipeline:
 
     @property
     def is_finishing(self) -> bool:
-        """Whether workers alone have something to do, such as checks of pictures by `screen`."""
+        """Whether only checks of decoded pictures are under way, such as that of `screen`."""
         return self._engine.is_finishing
 
     @property

@@ -1,12 +1,12 @@
 """The engine: it advances all pictures in the slots, and lets others enter and leave.
 
 The host is ahead of the devices: it queues the next evaluations while they compute one, so that
-they never wait for it. Workers make pictures of what was decoded, so that no evaluation waits for
+they never wait for it. A worker makes pictures of what was decoded, so that no evaluation waits for
 a check or a conversion.
 """
 
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import jax
@@ -20,9 +20,9 @@ from pipeline.runtime.slots import Slots
 from pipeline.schedulers.table import State
 
 AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
-WORKERS = 2
-MAX_DECODED = 4  # decoded pictures for each slot that wait for workers; then no picture enters
-_IDLE_S = 0.01  # the longest wait for workers, after which pictures may have begun to wait
+MAX_DECODED = 4  # decoded pictures for each slot that wait for the worker; then no picture enters
+# The longest wait for the worker, in seconds. A drawing that begins meanwhile waits as long.
+_IDLE_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Flight:
 
 @dataclass(frozen=True, eq=False)
 class _Decoded:
-    """Decoded pictures of a drawing, and what a worker makes of them."""
+    """Decoded pictures of a drawing, and what the worker makes of them."""
 
     drawing: Drawing
     final: Final
@@ -72,7 +72,7 @@ class Engine:
 
     Args:
         adapters: the LoRAs at run time.
-        finisher: makes results from latents, on workers.
+        finisher: makes results from latents.
 
     Attributes:
         evaluations: the number of evaluations so far, each of all pictures in slots.
@@ -88,7 +88,6 @@ class Engine:
         self._seats: dict[int, _Seat] = {}
         self._flights: deque[_Flight] = deque()
         self._waiting: dict[Drawing, None] = {}  # drawings with pictures that wait, in order
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="finishing")
         self._decoded: list[_Decoded] = []
 
     @property
@@ -98,7 +97,7 @@ class Engine:
 
     @property
     def is_finishing(self) -> bool:
-        """Whether workers alone have something to do."""
+        """Whether the worker alone has something to do."""
         return bool(self._decoded) and not (self._seats or self._flights)
 
     @property
@@ -123,7 +122,7 @@ class Engine:
         After an exception the slots are empty, and no drawing goes on.
 
         Args:
-            idle: whether to wait for a moment if only workers have something to do.
+            idle: whether to wait for a moment if only the worker has something to do.
 
         Returns:
             The drawings that moved: with pictures or steps that are complete, or an error. The list
@@ -292,20 +291,9 @@ class Engine:
         for index, evaluation in part.evaluations.items():
             drawing.steps[index] += evaluation + 1 in drawing.schedule.stops
         if final is not None:
-            self._decoded.append(_Decoded(drawing, final, self._begin_to_finish(drawing, final)))
+            self._decoded.append(_Decoded(drawing, final, self._finisher.begin(drawing, final)))
 
     # --- what was decoded
-
-    def _begin_to_finish(self, drawing: Drawing, final: Final) -> Future[list[Picture]]:
-        """Let a worker make pictures; latents are ready at once."""
-        if final.decoded is not None:
-            return self._workers.submit(self._finisher.finish, drawing, final)
-        latents: Future[list[Picture]] = Future()
-        try:
-            latents.set_result(self._finisher.finish(drawing, final))
-        except NotFiniteError as error:
-            latents.set_exception(error)
-        return latents
 
     @property
     def _unfinished(self) -> int:
@@ -315,22 +303,20 @@ class Engine:
         return sum(len(final.slots) for final in finals)
 
     def _finished(self, idle: bool) -> dict[Drawing, list[Picture]]:
-        """Return what workers have finished, after a moment if `idle` and nothing else goes on."""
+        """Return what the worker has finished, after a moment if `idle`."""
         if idle and self._decoded:
             wait([each.pictures for each in self._decoded], _IDLE_S, FIRST_COMPLETED)
-        done = [each for each in self._decoded if each.pictures.done()]
         finished: dict[Drawing, list[Picture]] = {}
-        for drawing, pictures in [(each.drawing, each.pictures) for each in done]:
-            if drawing.error is not None:
+        for each in [each for each in self._decoded if each.pictures.done()]:
+            if each not in self._decoded:  # its drawing has just failed
                 continue
-            others = finished.setdefault(drawing, [])
+            self._decoded.remove(each)
+            drawing, pictures = each.drawing, finished.setdefault(each.drawing, [])
             try:
-                others += pictures.result()
+                pictures += each.pictures.result()
             except (NotFiniteError, ScreenError) as error:  # of this drawing alone
                 drawing.error = error
                 self.drop(drawing)
-        self._decoded = [each for each in self._decoded if each not in done]
-        for drawing, pictures in finished.items():
             if drawing.then is None:  # otherwise they are latents for the refiner
                 drawing.pictures |= {picture.index: picture for picture in pictures}
         return finished

@@ -1,6 +1,7 @@
 """From final latents to pictures: decoding, moderation, the settings inside; and previews."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +39,8 @@ class Final:
 class Finisher:
     """Makes results from latents, and previews from unfinished pictures.
 
+    A worker makes the results, one after the other, so that `screen` is never called twice at once.
+
     Args:
         checker: the configuration of the safety checker; None without one.
         screen: the operator's check of finished pictures; None without one.
@@ -57,6 +60,7 @@ class Finisher:
         self._screen = screen
         self._colours = colours
         self._describe = describe
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finishing")
 
     def decode(self, drawing: Drawing, slots: Mapping[int, int], latents: Array) -> Final:
         """Queue the decoding of the pictures in some slots, whose latents are final."""
@@ -66,6 +70,17 @@ class Finisher:
         wanted = slot_mask(run.shapes.images, slots.values())
         decode = run.tiny_decode if drawing.request.decoder == TINY else run.decode
         return Final(slots, latents, decode(latents, wanted))
+
+    def begin(self, drawing: Drawing, final: Final) -> Future[list[Picture]]:
+        """Let the worker `finish` pictures; latents, which need no check, are finished at once."""
+        if final.decoded is not None:
+            return self._worker.submit(self.finish, drawing, final)
+        finished: Future[list[Picture]] = Future()
+        try:
+            finished.set_result(self.finish(drawing, final))
+        except NotFiniteError as error:
+            finished.set_exception(error)
+        return finished
 
     def finish(self, drawing: Drawing, final: Final) -> list[Picture]:
         """Return finished pictures; wait for their decoding.

@@ -190,7 +190,7 @@ class RefiningEngine:
 
     @property
     def is_finishing(self) -> bool:
-        """Whether workers alone have something to do."""
+        """Whether the worker alone has something to do."""
         return self.is_busy and _is_idle(self._base) and _is_idle(self._refiner)
 
     @property

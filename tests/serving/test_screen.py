@@ -74,6 +74,15 @@ def screening(shared: tuple[SDXLPipeline, Screening]) -> Screening:
     return shared[1]
 
 
+@pytest.fixture
+def decided(screening: Screening) -> Iterator[Gate]:
+    """Yield a gate that has to be opened before the screen flags pictures."""
+    gate = Gate()
+    screening.by = lambda images: [gate.wait(60) for _ in images]
+    yield gate
+    gate.set()
+
+
 def pixels(png: bytes | str) -> np.ndarray:
     content = png if isinstance(png, bytes) else base64.b64decode(png)
     with Image.open(io.BytesIO(content)) as image:
@@ -112,31 +121,32 @@ def begun(pipe: SDXLPipeline, steps: int) -> Pictures:
     return drawing
 
 
-def test_a_slow_screen_delays_no_step_of_other_pictures(
-    pipe: SDXLPipeline, screening: Screening
-) -> None:
-    decided = Gate()
-    screening.by = lambda images: [decided.wait(60) for _ in images]
-    slow = begun(pipe, 2)
-    while slow.done < 2:
+def decoded(pipe: SDXLPipeline, steps: int) -> Pictures:
+    """Begin a drawing, and advance until all its steps are done."""
+    drawing = begun(pipe, steps)
+    while drawing.done < steps:
         pipe.advance()
-    other = begun(pipe, 5)
-    while other.done < 5:
+    return drawing
+
+
+def finish(pipe: SDXLPipeline) -> None:
+    while pipe.is_busy:
         pipe.advance()
+
+
+def test_a_slow_screen_delays_no_step_of_other_pictures(pipe: SDXLPipeline, decided: Gate) -> None:
+    slow, other = decoded(pipe, 2), decoded(pipe, 5)
     assert pipe.is_finishing
     assert not slow.is_over
     assert not other.is_over
     decided.set()
-    while pipe.is_busy:
-        pipe.advance()
+    finish(pipe)
     assert slow.result().flagged == other.result().flagged == [True]
 
 
 def test_no_picture_enters_while_many_wait_for_the_screen(
-    pipe: SDXLPipeline, screening: Screening, monkeypatch: pytest.MonkeyPatch
+    pipe: SDXLPipeline, decided: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decided = Gate()
-    screening.by = lambda images: [decided.wait(60) for _ in images]
     monkeypatch.setattr(engine, "MAX_DECODED", 1)
     drawings = [begun(pipe, 2) for _ in range(6)]
     while sum(drawing.done for drawing in drawings) < 2 * 2:
@@ -144,24 +154,18 @@ def test_no_picture_enters_while_many_wait_for_the_screen(
     pipe.advance()
     assert [drawing.entered for drawing in drawings] == [1, 1, 0, 0, 0, 0]
     decided.set()
-    while pipe.is_busy:
-        pipe.advance()
+    finish(pipe)
     assert all(drawing.is_over for drawing in drawings)
 
 
 def test_a_drawing_is_cancelled_while_it_waits_for_the_screen(
-    pipe: SDXLPipeline, screening: Screening
+    pipe: SDXLPipeline, decided: Gate
 ) -> None:
-    decided = Gate()
-    screening.by = lambda images: [decided.wait(60) for _ in images]
-    drawing = begun(pipe, 2)
-    while drawing.done < 2:
-        pipe.advance()
+    drawing = decoded(pipe, 2)
     drawing.cancelled.set()
     assert [progress.drawing for progress in pipe.advance()] == [drawing]
     assert isinstance(drawing.error, Cancelled)
     assert not pipe.is_busy
-    decided.set()
 
 
 def test_latents_are_not_screened(pipe: SDXLPipeline, screening: Screening) -> None:
@@ -245,10 +249,8 @@ def test_a_failure_ends_its_request_and_no_other(
 
 
 def test_a_screen_that_does_not_answer_counts_as_stuck_devices(
-    pipe: SDXLPipeline, screening: Screening, monkeypatch: pytest.MonkeyPatch
+    pipe: SDXLPipeline, decided: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decided = Gate()
-    screening.by = lambda images: [decided.wait(60) for _ in images]
     generator = LocalGenerator(pipe, Limits(), Observer())
     monkeypatch.setattr(generator, "_stuck_s", 0.05)
     with serve(generator=generator) as site, ThreadPoolExecutor(1) as asking:
