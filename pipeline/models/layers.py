@@ -253,19 +253,20 @@ class ResnetBlock(nnx.Module):
     def __call__(self, x: Array, time_embed: Array | None = None) -> Array:
         """Map x `[B, H, W, c_in]` and time_embed `[B, time_dim]` to `[B, H, W, c_out]`."""
         h = self.conv1(jax.nn.silu(self.norm1(x)))
-        scale = shift = 0.0
-        if self.time_emb_proj is not None:
+        if self.time_emb_proj is None:
+            h = self.norm2(h)
+        else:
             assert time_embed is not None
-            projected = self.time_emb_proj(jax.nn.silu(time_embed))[:, None, None, :]
-            if self.scale_shift:
-                scale, shift = jnp.split(projected, 2, axis=-1)
-            else:
-                h = h + projected
-        h = self.norm2(h)
-        if self.scale_shift:
-            h = h * (1 + scale) + shift
+            h = self._conditioned(h, self.time_emb_proj(jax.nn.silu(time_embed))[:, None, None, :])
         h = self.conv2(jax.nn.silu(h))
         return h + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+
+    def _conditioned(self, h: Array, projected: Array) -> Array:
+        """Apply the second norm, conditioned on the projected time embedding."""
+        if not self.scale_shift:
+            return self.norm2(h + projected)
+        scale, shift = jnp.split(projected, 2, axis=-1)
+        return self.norm2(h) * (1 + scale) + shift
 
 
 class SelfAttention(nnx.Module):
