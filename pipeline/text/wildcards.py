@@ -12,7 +12,8 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -241,14 +242,22 @@ def _too_long() -> InputError:
 
 
 def digest_of_lists(folder: Path) -> str:
-    """Return a digest of the lists in a folder, the same for the same lists."""
-    digests: dict[str, str] = {}
-    for file in islice(folder.rglob("*.txt"), MAX_FILES):
-        name = file.relative_to(folder).with_suffix("").as_posix()
+    """Return a digest of the lists in a folder, the same for the same lists.
+
+    They are read again only if one of the files has changed.
+    """
+    files = sorted(file for file in folder.rglob("*.txt") if file.is_file())[:MAX_FILES]
+    return _digest_of(folder, tuple((file, Version.of(file.stat())) for file in files))
+
+
+@lru_cache(maxsize=1)
+def _digest_of(folder: Path, files: tuple[tuple[Path, Version], ...]) -> str:
+    digests: list[tuple[str, str]] = []
+    for name in [file.relative_to(folder).with_suffix("").as_posix() for file, _ in files]:
         with suppress(InputError):
             lines = "\n".join(read_lines(folder, name))
-            digests[name] = hashlib.sha256(lines.encode()).hexdigest()
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+            digests.append((name, hashlib.sha256(lines.encode()).hexdigest()))
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def read_lines(folder: Path | None, name: str) -> Sequence[str]:

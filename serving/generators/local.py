@@ -5,7 +5,7 @@ import io
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -149,9 +149,13 @@ class LocalGenerator(RequestLifecycle):
         self._beside = [
             asyncio.create_task(self._add_sizes()),
             asyncio.create_task(self._watch()),
-            asyncio.create_task(self._watch_embeddings()),
-            asyncio.create_task(self._watch_lists()),
         ]
+        if folder := self._embeddings:
+            looks = self._watch_folder("embeddings", folder.describe, RESCAN_S)
+            self._beside.append(asyncio.create_task(looks))
+        if lists := self._pipe.wildcard_dir:
+            looks = self._watch_folder("lists", partial(digest_of_lists, lists), LISTS_AGAIN_S)
+            self._beside.append(asyncio.create_task(looks))
 
     async def measure(
         self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
@@ -261,26 +265,18 @@ class LocalGenerator(RequestLifecycle):
         while not await self._offer_live():
             await asyncio.sleep(LIVE_AGAIN_S)
 
-    async def _watch_embeddings(self) -> None:
-        """Describe the embeddings anew whenever their folder has changed."""
-        while folder := self._embeddings:
+    async def _watch_folder(
+        self, field: str, describe: Callable[[], object], again_s: float
+    ) -> None:
+        """Describe anew, in a field of the facts, what a folder holds whenever it has changed."""
+        while True:
             try:
-                found = await asyncio.to_thread(folder.describe)
-                if found != self.facts.embeddings:
-                    self.facts = replace(self.facts, embeddings=found)
+                found = await asyncio.to_thread(describe)
+                if found != getattr(self.facts, field):
+                    self.facts = replace(self.facts, **{field: found})
             except Exception as error:  # the looks must go on
-                log.error("The embeddings cannot be listed", exc_info=error)
-            await asyncio.sleep(RESCAN_S)
-
-    async def _watch_lists(self) -> None:
-        """Describe the lists that prompts can name anew every few seconds."""
-        while folder := self._pipe.wildcard_dir:
-            try:
-                lists = await asyncio.to_thread(digest_of_lists, folder)
-                self.facts = replace(self.facts, lists=lists)
-            except Exception as error:  # the looks must go on
-                log.error("The lists cannot be read", exc_info=error)
-            await asyncio.sleep(LISTS_AGAIN_S)
+                log.error("The %s cannot be listed", field, exc_info=error)
+            await asyncio.sleep(again_s)
 
     async def _offer_live(self) -> bool:
         """Draw live pictures from now on, if the model is quick and the operator allows it.
