@@ -2,7 +2,8 @@
 
 Each part goes on from what the parts before have written into `--work`, and takes `--minutes`. A
 part that was stopped, or has ended, resumes. "all" shares the minutes out among the parts, so that
-one command fills a lent machine; "unet" then goes on with the same latents. "sheet" draws pictures.
+one command fills a lent machine; "unet" of the same `--name` goes on with its latents. "sheet"
+draws pictures.
 """
 
 import argparse
@@ -72,11 +73,12 @@ def main() -> None:
     parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
     parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
     parser.add_argument("--batch", type=int, default=32, help="for the UNet; others follow it")
-    parser.add_argument("--peak", type=float, default=0.02, help="learning rate of kernels")
+    parser.add_argument("--peak", type=float, default=0.02, help="the UNet's learning rate")
     parser.add_argument("--name", default="gate", help="of a part of the training")
     parser.add_argument(
-        "--go-on", nargs="*", default=(), choices=ENDS, help="parts to begin with the checkpoint's"
-    )
+        "--go-on", nargs="*", default=(), choices=("vae", "unet"),
+        help="parts to begin with the checkpoint's networks",
+    )  # fmt: skip
     options = parser.parse_args()
     began = time.monotonic()
     if options.part == "sheet":
@@ -90,7 +92,7 @@ def main() -> None:
     tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
     shares = ENDS if options.part == "all" else {options.part: 1.0}
     ends = {part: began + 60 * options.minutes * share for part, share in shares.items()}
-    kept = options.work / "latents.npz"
+    kept = options.work / f"latents-{options.name}.npz"
     if options.part == "unet" and kept.exists():
         with np.load(kept) as pool:
             make_unet(config, options, (pool["latents"], pool["ids"]), ends["unet"])
@@ -130,6 +132,7 @@ def make_vae(
     )
     normalise(vae, pictures[:512])
     write_weights(options.work / "checkpoint", "vae", vae)
+    (options.work / f"latents-{options.name}.npz").unlink(missing_ok=True)  # another VAE's
 
 
 def make_encoders(
@@ -166,8 +169,6 @@ def make_unet(
         load_module(CLIPTextEncoder, part, checkpoint / name)
         for name, part in config.text_encoders.items()
     ]
-    words = [parameters(encoder) for encoder in encoders]
-    latents, ids = pool
     unet = begin(UNet, config, "unet", options)
     run = Run(options.work / f"unet-{options.name}")
 
@@ -185,7 +186,8 @@ def make_unet(
         current = TextEncoders(*map(with_parameters, encoders, words))
         return loss_fn(network, current, config, params, *given)
 
-    batch = batches(latents, ids, options.batch, SEED, words)
+    words = [*map(parameters, encoders)]
+    batch = batches(*pool, options.batch, SEED, words)
     minimise(run, loss, parameters(unet), batch, until(end), peak=options.peak, check=check)
 
 

@@ -32,7 +32,7 @@ CROPS = 12  # of a batch, in place of each whole picture
 TRIES = 3  # crops to choose the most contrasted from
 CHECKED = 32  # pictures that the PSNR is measured on
 KL_WEIGHT = 1e-5
-NOISE = 0.4  # most noise in training, as a share of the latents' spread
+NOISE = 0.5  # most noise in training, as a share of the latents' spread
 REDUCED = 0.25  # weight of reduced pictures
 SHARES = (0.5, 0.3, 0.2)  # of one thing, two, several of a kind
 
