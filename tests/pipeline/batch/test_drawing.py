@@ -12,6 +12,7 @@ from pipeline import DeviceError, InputError
 from pipeline.batch.drawing import add_sizes, check, draw, grouped
 from pipeline.batch.journal import Journal
 from pipeline.batch.prompts import Batch, read_batch
+from pipeline.drawing.engine import MAX_DECODED
 from tests.checkpoints import CompilationCount, shared_pipeline
 from tests.fake_pipeline import FakePipeline
 
@@ -118,12 +119,23 @@ def test_a_picture_that_is_not_finite_fails_alone(tmp_path: Path, out: Path):
 
 def test_a_device_that_fails_ends_the_batch(tmp_path: Path, out: Path):
     """All pictures that are finished by then are written."""
-    prompts = "a", "b", "c", "d", "break", "e"
+    prompts = *("a" for _ in range(12)), "break"
     batch = make_batch(tmp_path, *({"prompt": prompt} for prompt in prompts))
-    with pytest.raises(KeyError):
-        Drawn(FakePipeline(), batch, out)
+    finished: list[None] = []
     with Journal(out, batch) as journal:
-        assert (journal.drawn, journal.failed) == ({0, 1}, {})
+        journal.begin({})
+        with pytest.raises(KeyError):
+            draw(
+                FakePipeline().as_pipeline(),
+                journal.left,
+                out,
+                journal,
+                lambda: finished.append(None),
+                print,
+            )
+    assert len(finished) >= 12 - 2 * MAX_DECODED  # with more behind it, "break" cannot enter
+    with Journal(out, batch) as journal:
+        assert (journal.drawn, journal.failed) == ({*range(len(finished))}, {})
 
 
 def test_lines_that_the_model_cannot_draw_are_found(tmp_path: Path):
