@@ -84,7 +84,7 @@ bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.prompts
 	$(VENV)/bin/python -m benchmarks.clients
 	$(MAKE) --no-print-directory bench-cpu
-	$(VENV)/bin/python -m tools.benchmark_docs
+	$(VENV)/bin/python -m tools.figures
 
 chaos load soak: $(VENV)/.installed-$(ACCELERATOR)
 	$(VENV)/bin/python -m benchmarks.$@ $(ARGS)

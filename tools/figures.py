@@ -1,0 +1,299 @@
+"""Fill in the tables of figures in the documents, from the records in benchmarks/results.
+
+    python -m tools.figures
+
+Between `<!-- figures: NAME -->` and `<!-- end of figures -->` the README has that table of TABLES.
+The page docs/benchmarks.md also has the records of its figures, and commands to measure them again.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+BLOCK = re.compile(r"<!-- figures: ([\w-]+) -->\n.*?(?=<!-- end of figures -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures of the same kind.
+
+    Attributes:
+        rows: the part of a record with a row's figures, by the row's label. `RECORD:KEY/KEY` names
+            the record by its file, without the suffix, and the part by its keys. `*` is every key:
+            it makes as many rows, and stands in place of `{}` in their labels.
+        columns: the format of a column's figures, by its heading. `x` is the part of the record.
+        machine: where the figures were measured.
+    """
+
+    rows: Mapping[str, str]
+    columns: Mapping[str, str]
+    machine: str = "Two cores of a rented machine"
+
+
+ANALYSED = "Compiled for this kind of chip and analysed, without one"
+PAIR = "{{x[{0}][p50]:.0f}}, {{x[{0}][p99]:.0f}} ms"
+TWICE = "{{x[{0}][0][call_seconds_median]:.2f}}, {{x[{0}][1][call_seconds_median]:.2f}} s"
+V5E, CLUSTER = "2026-11-26-tpu-v5e-2x2", "2026-11-22-cluster"
+TABLES = {
+    "cpu": Table(
+        rows={
+            "miniature, EPYC with AVX512": "2026-11-23-cpu-miniature-avx512:miniature",
+            "miniature, Xeon with AMX": "2026-11-23-cpu-miniature:miniature",
+            "mid-size, EPYC with AVX512": "2026-11-26-cpu-mid-size:mid-size",
+            "SDXL, 256x256, EPYC with AVX512": "2026-11-23-cpu-256-avx512:sdxl 256x256",
+            "SDXL, 512x512, EPYC with AVX512": "2026-11-23-cpu-512-avx512:sdxl 512x512",
+            "SDXL, 512x512, Xeon with AMX": "2026-11-22-cpu-512:sdxl 512x512",
+        },
+        columns={
+            "here, float32": "{x[ours float32][request_seconds]:.3g} s",
+            "diffusers 0.39 with Flax, float32": "{x[flax float32][request_seconds]:.3g} s",
+            "torch's diffusers, float32": "{x[torch float32][request_seconds]:.3g} s",
+            "here, bfloat16": "{x[ours bfloat16][request_seconds]:.3g} s",
+            "torch's diffusers, bfloat16": "{x[torch bfloat16][request_seconds]:.3g} s",
+        },
+    ),
+    "tpu": Table(
+        rows={
+            "v5e-4, here": f"{V5E}:",
+            "v5e-4, diffusers 0.39 with Flax": "2026-11-23-tpu-v5e-2x2:incumbent",
+            "v5e-8, here": "2026-11-26-tpu-v5e-2x4:",
+            "v6e-4, here": "2026-11-26-tpu-v6e-2x2:",
+        },
+        columns={
+            "a request": "{x[request_seconds][least]:.1f} to {x[request_seconds][compiler]:.1f} s",
+            "memory of a chip": "{x[chip_gb]:.1f} GB",
+        },
+        machine=ANALYSED,
+    ),
+    "tpu-parts": Table(
+        rows={
+            "encode the prompt": f"{V5E}:microseconds/encode",
+            "a step with guidance": f"{V5E}:microseconds/step",
+            "the same in int8": f"{V5E}:microseconds/step, int8",
+            "the same with cached features": f"{V5E}:microseconds/step, shallow",
+            "the same, four chips for one picture": f"{V5E}-one-picture:microseconds/step",
+            "a step without guidance": f"{V5E}:microseconds/step, unguided",
+            "decode the picture": f"{V5E}:microseconds/decode",
+            "decode it by the tiny VAE": f"{V5E}-decoders:microseconds/tiny_decode",
+            "decode it, four chips for one picture": f"{V5E}-one-picture:microseconds/decode",
+        },
+        columns={"microseconds": "{x[least]:,.0f} to {x[compiler]:,.0f}"},
+        machine=ANALYSED,
+    ),
+    "start": Table(
+        rows={"miniature": "2026-11-26-2-x-cpu-miniature:"},
+        columns={
+            "first start: page answers": "{x[page_ready_seconds]:.1f} s",
+            "programs kept: page answers": "{x[page_ready_seconds_cached]:.1f} s",
+            "four pictures": "{x[request_seconds_median]:.2f} s",
+            "most memory": "{x[peak_memory_mb]:.0f} MB",
+        },
+    ),
+    "steps": Table(
+        rows={
+            "1 step, without guidance": "2026-11-25-steps:requests/0",
+            "2 steps of `miniature-quick`": "2026-11-25-steps:requests/2",
+            "4 steps of `miniature-quick`": "2026-11-25-steps:requests/4",
+            "8 steps": "2026-11-25-steps:requests/6",
+            "25 steps": "2026-11-25-steps:requests/8",
+        },
+        columns={
+            "a request": "{x[request_seconds]:.2f} s",
+            "of this after the last step": "{x[decode_share]:.0%}",
+        },
+    ),
+    "clients": Table(
+        rows={
+            "miniature": "2026-11-25-clients:miniature/*",
+            "stand-in for SDXL on a v5e-4": "2026-11-25-clients:stand_in/*",
+        },
+        columns={
+            "clients": "{x[clients]}",
+            "pictures per second": "{x[pictures_per_second]:.2f}",
+            "wait for a picture, median": "{x[median_seconds]:.1f} s",
+        },
+    ),
+    "load": Table(
+        rows={
+            "{} the capacity": "2026-11-25-load:loads/*",
+            "3.0x, requests of different sizes": "2026-11-25-load:mixed",
+        },
+        columns={
+            "requests": "{x[arrivals]}",
+            "done": "{x[outcomes][done]}",
+            "refused": "{x[outcomes][refused: full]}",
+            "first event: p50, p99": PAIR.format("first_event_ms"),
+            "overhead: p50, p99": PAIR.format("overhead_ms"),
+            "of the possible work": "{x[useful_work]:.0%}",
+        },
+    ),
+    "failures": Table(
+        rows={"`make chaos`": "2026-11-25-chaos:", "`make soak`, an hour": "2026-11-25-soak:"},
+        columns={
+            "requests": "{x[requests]}",
+            "instances killed": "{x[mishaps][killed]}",
+            "stopped for a time": "{x[mishaps][stopped]}",
+            "requests begun again": "{x[begun_again]}",
+            "requests lost": "{x[lost]}",
+            "pictures sent twice": "{x[duplicated]}",
+        },
+    ),
+    "growth": Table(
+        rows={"{}": "2026-11-25-soak:from_second_to_last_quarter/*"},
+        columns={"memory": "{x[memory_mb][0]:.0f} to {x[memory_mb][1]:.0f} MB"},
+    ),
+    "cluster": Table(
+        rows={"two replicas": f"{CLUSTER}:"},
+        columns={
+            "replicas killed": "{x[killed][mishaps][killed]}",
+            "requests meanwhile": "{x[killed][requests]}",
+            "lost": "{x[killed][lost]}",
+            "a request begins again after": "{x[killed][recovery_ms][p50]:.0f} ms",
+            "another replica is ready after": "{x[killed][restart_ms][p50]:.0f} ms",
+            "one with too much work gets another after": "{x[second_painter_after_s]:.0f} s",
+        },
+    ),
+    "waits": Table(
+        rows={"50 %": f"{CLUSTER}:waits_at_0.5x", "80 %": f"{CLUSTER}:waits_at_0.8x"},
+        columns={
+            "requests": "{x[requests]}",
+            "measured: p50, p99": PAIR.format("wait_ms"),
+            "simulated": PAIR.format("wait_ms_simulated"),
+            "model": PAIR.format("wait_ms_model"),
+        },
+    ),
+    "attack": Table(
+        rows={"{}": "2026-11-27-attack:*"},
+        columns={
+            "another visitor waits": "{x[visitor_waited_s]:.2f} s",
+            "`/v1/model` takes": "{x[model_took_s]:.2f} s",
+            "SIGTERM takes": "{x[stopped_s]:.2f} s",
+            "memory afterwards": "{x[memory_mb]:.0f} MB",
+        },
+    ),
+    "decoders": Table(
+        rows={"{}": "2026-11-24-decoders:sizes/512x512, float32/*"},
+        columns={"time": "{x[seconds]:.1f} s", "temporaries": "{x[temporaries_mb]:.0f} MB"},
+    ),
+    "modes": Table(
+        rows={"{}": "2026-11-26-modes:modes/*"},
+        columns={
+            "a request, median": "{x[request_seconds_median]:.2f} s",
+            "PSNR: median, 10th percentile": "{x[psnr_db_median]:.0f}, {x[psnr_db_10th]:.0f} dB",
+            "one thing: colour, shape": "{x[object_colour]:.0f} %, {x[object_shape]:.0f} %",
+            "two things: colours, shapes": "{x[both_colours]:.0f} %, {x[both_shapes]:.0f} %",
+        },
+    ),
+    "parity": Table(
+        rows={
+            "SDXL base": "../full_size_parity:components",
+            "Stable Diffusion 1.5": "../full_size_parity_sd_1:components",
+            "Stable Diffusion 2.1": "../full_size_parity_sd_2:components",
+        },
+        columns={
+            "text encoder": "{x[text_encoder][relative_error][hidden]:.1e}",
+            "UNet": "{x[unet][relative_error][prediction]:.1e}",
+            "VAE": "{x[vae][relative_error][decoded]:.1e}",
+        },
+    ),
+    "delivery": Table(
+        rows={"four pictures": "2026-11-26-delivery:median_ms"},
+        columns={
+            "all are PNG files": "{x[encoded]:.0f} ms",
+            "the browser asks for the first": "{x[asked_for]:.0f} ms",
+            "the browser has all of the last": "{x[last_byte]:.0f} ms",
+        },
+    ),
+    "page": Table(
+        rows={"a first visit": "2026-11-25-lighthouse:"},
+        columns={
+            "accessibility": "{x[scores][accessibility]}",
+            "performance": "{x[scores][performance]}",
+            "requests": "{x[requests]}",
+            "bytes": "{x[bytes_sent]:,}",
+            "interactive after": "{x[time_to_interactive_ms]} ms",
+        },
+    ),
+    "dropin": Table(
+        rows={dtype: f"2026-11-21-1-x-cpu-dropin-{dtype}:" for dtype in ("bfloat16", "float32")},
+        columns={"diffusers 0.39": TWICE.format("before"), "here": TWICE.format("after")},
+    ),
+}
+
+
+@cache
+def read(name: str) -> Any:
+    """Read a record, by its path from the folder of records without the suffix."""
+    record = json.loads((RECORDS / f"{name}.json").read_text("utf-8"))
+    if "programs" in record:
+        record["chip_gb"] = chip_memory(record["programs"])
+    return record
+
+
+def chip_memory(programs: Mapping[str, Mapping[str, float]]) -> float:
+    """Add up the gigabytes of a chip: all weights, all code and the largest temporaries."""
+    exact = {name: sizes for name, sizes in programs.items() if not name.startswith("step_")}
+    with_weights = exact.keys() & {"encode", "condition", "encode_image", "step", "decode"}
+    weights = sum(exact[name]["arguments_mb"] for name in with_weights)
+    code = sum(sizes["code_mb"] for sizes in exact.values())
+    return (weights + code + max(sizes["temporaries_mb"] for sizes in exact.values())) / 1000
+
+
+def parts(label: str, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the label of each row that a place stands for, and its part of the record."""
+    name, _, path = place.partition(":")
+    part = read(name)
+    for key in filter(None, path.split("/")):
+        if key == "*":
+            items = part.items() if isinstance(part, dict) else enumerate(part)
+            yield from ((label.format(str(name).replace("_", " ")), child) for name, child in items)
+            return
+        part = part[int(key) if isinstance(part, list) else key]
+    yield label, part
+
+
+def cell(form: str, part: Any) -> str:
+    """Format a figure, or nothing if it was not measured."""
+    try:
+        return form.format(x=part)
+    except (KeyError, TypeError):
+        return ""
+
+
+def write(name: str, page: Path) -> str:
+    """Write a table in Markdown, with its mark; in docs, what its figures come from as well."""
+    table, links, commands = TABLES[name], [], []
+    lines = [["", *table.columns], ["---"] * (len(table.columns) + 1)]
+    for label, part in (row for line in table.rows.items() for row in parts(*line)):
+        cells = [cell(form, part) for form in table.columns.values()]
+        if any(cells):
+            lines.append([label, *cells])
+    for record in dict.fromkeys(place.partition(":")[0] for place in table.rows.values()):
+        date, command = read(record)["date"], read(record)["command"]
+        title = f"{date} {Path(record).name.removeprefix(f'{date}-')}"
+        links.append(f"[{title}](../benchmarks/results/{record}.json)")
+        python = ".venv-tpu/bin/python" if ".tpu" in command else ".venv/bin/python"
+        commands.append(re.sub("^python", python, command))
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    text = f"<!-- figures: {name} -->\n\n{text}\n\n"
+    if page.parent != ROOT:
+        text += f"{table.machine}: {', '.join(links)}.\n\n"
+        text += "\n".join(["```sh", *dict.fromkeys(commands), "```\n\n"])
+    return text
+
+
+def fill(page: Path) -> str:
+    """Return the text of a page with all of its tables written anew."""
+    return BLOCK.sub(lambda found: write(found[1], page), page.read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(fill(page), "utf-8")
