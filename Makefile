@@ -79,9 +79,7 @@ bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m benchmarks
 	$(VENV)/bin/python -m benchmarks.delivery
-	$(VENV)/bin/python -m benchmarks.start
 	$(VENV)/bin/python -m benchmarks.steps
-	$(VENV)/bin/python -m benchmarks.prompts
 	$(VENV)/bin/python -m benchmarks.clients
 	$(MAKE) --no-print-directory bench-cpu
 	$(VENV)/bin/python -m tools.figures

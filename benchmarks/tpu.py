@@ -51,7 +51,6 @@ PARTS = {
     # Its cheapest branches are those of an evaluation with cached deep features.
     "step, shallow": Part("step_cached", times=0, halves=2),
     "step, int8": Part("step_int8", times=0, halves=2),
-    "step, shallow, int8": Part("step_cached_int8", times=0, halves=2),
     "decode": Part("decode"),
 }
 
@@ -62,17 +61,11 @@ def main() -> None:
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
     parser.add_argument("--programs", type=Path, help="a folder that keeps the compiled programs")
     parser.add_argument("--ours", action="store_true", help="leave out diffusers' program")
-    part = parser.add_mutually_exclusive_group()
-    part.add_argument("--exact", action="store_true", help="leave out the steps of modes")
-    part.add_argument("--only", metavar="MODE", help="only the step of a mode, as step_int8")
+    parser.add_argument("--exact", action="store_true", help="leave out the steps of modes")
     options = parser.parse_args()
     for topology in options.topologies:
         with tempfile.TemporaryDirectory() as folder:
             kept = Path(folder if options.programs is None else options.programs / topology)
-            if options.only is not None:
-                report = measure_mode(topology, kept, options.only)
-                print(record.save(f"tpu-{topology}-{options.only}", report))
-                continue
             report = measure(topology, kept, alone=options.ours, exact=options.exact)
         file = record.save(f"tpu-{topology}", report)
         print(table(report), file, sep="\n", flush=True)
@@ -108,16 +101,6 @@ def measure(topology: str, folder: Path, *, alone: bool, exact: bool) -> dict[st
     whole = estimate((theirs / "generate.hlo").read_text(), chip, {})
     incumbent |= _report({"generate": whole}, {"generate": 1})
     return {**report, "incumbent": incumbent}
-
-
-def measure_mode(topology: str, folder: Path, mode: str) -> dict[str, Any]:
-    """Estimate the step of a mode that is not exact, of `tpu_compile.MODES`, and nothing else."""
-    compiled = _compiled(folder / mode, "benchmarks.tpu_compile", topology, "--only", mode)
-    chip, pictures = CHIPS[topology.partition(":")[0]], IMAGES // compiled["layout"]["images"]
-    kernels = attention_kernels(topology, folder)
-    found = our_estimates(folder / mode, chip, kernels, pictures, compiled["programs"])
-    microseconds = {"microseconds": found["microseconds"]}
-    return {**record.head("benchmarks.tpu"), **compiled, **microseconds}
 
 
 def _compiled(

@@ -3,8 +3,7 @@
     .venv-tpu/bin/python -m benchmarks.tpu_compile --topology v5e:2x2 --out folder
 
 Writes every program's HLO into the folder, with those of steps in modes that are not exact, and
-prints times and sizes as JSON. `--only step_int8` compiles the step of one mode and nothing else,
-and `--exact` leaves these steps out.
+prints times and sizes as JSON. `--exact` leaves these steps out.
 """
 
 import argparse
@@ -18,7 +17,6 @@ from benchmarks.tpu_topology import describe, megabytes, versions  # first: it s
 
 # isort: split
 
-import jax
 import jax.numpy as jnp
 
 from benchmarks.full_size import read_published
@@ -33,7 +31,6 @@ SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
 MODES: dict[str, dict[str, Any]] = {
     "step_cached": {"step_cache": True},
     "step_int8": {"quantization": "int8"},
-    "step_cached_int8": {"step_cache": True, "quantization": "int8"},
 }
 
 
@@ -42,21 +39,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu_compile")
     parser.add_argument("--topology", required=True, help="such as v5e:2x2")
     parser.add_argument("--out", type=Path, required=True)
-    part = parser.add_mutually_exclusive_group()
-    part.add_argument("--only", choices=MODES, help="the mode whose step to compile alone")
-    part.add_argument("--exact", action="store_true", help="leave out the steps of modes")
+    parser.add_argument("--exact", action="store_true", help="leave out the steps of modes")
     options = parser.parse_args()
     devices = describe(options.topology)
     config = read_published()
     mesh = make_mesh(devices, SHAPES.images)
     target = Target(config, jnp.dtype(jnp.bfloat16), mesh, SHAPES)
-    executables: dict[str, jax.stages.Compiled] = {}
-    seconds: dict[str, float] = {}
-    if options.only is None:
-        compiled = compile_missing(target, trace_networks(config, target.dtype))
-        executables, seconds = {**compiled.by_name}, {**compiled.seconds}
-    modes = [] if options.exact else MODES if options.only is None else [options.only]
-    for name in modes:
+    compiled = compile_missing(target, trace_networks(config, target.dtype))
+    executables, seconds = {**compiled.by_name}, {**compiled.seconds}
+    for name in () if options.exact else MODES:
         began = time.perf_counter()
         own = replace(target, **MODES[name])
         networks = trace_networks(config, own.dtype, quantization=own.quantization)
