@@ -1,29 +1,34 @@
-"""Pictures per second, and the wait for one, with a growing number of clients.
+"""Pictures per second with a growing number of clients, and how long a short request waits.
 
     python -m benchmarks.clients
 
-Each client asks for one picture after the other, over HTTP. The bundled miniature and a stand-in
-with the estimated step time of SDXL on a TPU v5e-4 draw them, each in a server of its own. Writes
-`benchmarks/results/<date>-clients.json`.
+Each client asks for one picture after the other, over HTTP. Then a client asks for pictures in
+`SHORT` steps beside as many clients as there are slots, who ask for `LONG` steps and began at
+different times. The bundled miniature and a stand-in with the estimated step time of SDXL on a TPU
+v5e-4 draw them, each in a server of its own. Writes `benchmarks/results/<date>-clients.json`.
 """
 
 import argparse
 import asyncio
+import random
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from benchmarks import record
 from benchmarks.processes import Instance, stand_in
-from benchmarks.slots import STEP_MS, draw_one
-from benchmarks.visitors import many_connections
+from benchmarks.visitors import PATIENCE, many_connections
 from pipeline import BUNDLED
 
-CLIENTS = 1, 2, 4, 8, 16
+CLIENTS, SLOTS = (1, 2, 4, 8, 16), 4
+SHORT, LONG = 4, 50  # steps
+SHORT_REQUESTS = 12
+STEP_MS = 108  # a step of SDXL on a TPU v5e-4 by the compiler's count; see docs/benchmarks.md
 
 
 def main() -> None:
@@ -35,26 +40,44 @@ def main() -> None:
         "miniature": ["app.py", "--model", str(BUNDLED)],
         "stand_in": stand_in(STEP_MS, "--steps", "25"),
     }
-    found = {name: measure(program, options.seconds) for name, program in programs.items()}
-    record.write("clients", {"step_ms": STEP_MS, **found})
+    report = {name: measure(program, options.seconds) for name, program in programs.items()}
+    record.write("clients", {"step_ms": STEP_MS, "short": SHORT, "long": LONG, **report})
 
 
-def measure(program: Sequence[str], seconds: float) -> list[dict[str, float]]:
-    """Return the figures of a program for each number of clients."""
+def measure(program: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Return the figures of a program for each number of clients, and for short requests."""
     with tempfile.TemporaryDirectory() as folder:
         instance = Instance(program, Path(folder) / "log")
         try:
             instance.start()
             instance.wait_until_ready()
-            return asyncio.run(_for_each_number(instance.url, seconds))
+            return asyncio.run(_measure(instance.url, seconds))
         finally:
             instance.stop()
 
 
-async def _for_each_number(url: str, seconds: float) -> list[dict[str, float]]:
+async def _measure(url: str, seconds: float) -> dict[str, Any]:
     async with many_connections() as client:
         await draw_one(client, url)
-        return [await _load(client, url, clients, seconds) for clients in CLIENTS]
+        loads = [await _load(client, url, clients, seconds) for clients in CLIENTS]
+        alone = [await draw_one(client, url, SHORT) for _ in range(SHORT_REQUESTS)]
+        beside = await _short_beside_long(client, url)
+    return {
+        "loads": loads,
+        "short_alone_seconds": round(statistics.median(alone), 3),
+        "short_beside_long_seconds": round(statistics.median(beside), 3),
+    }
+
+
+async def draw_one(client: httpx.AsyncClient, url: str, steps: int | None = None) -> float:
+    """Ask for one picture, and return the seconds until it was there."""
+    began = time.monotonic()
+    body = {"prompt": "a red star", "n": 1, "seed": random.randrange(2**31)}
+    body |= {} if steps is None else {"num_inference_steps": steps}
+    answer = await client.post(f"{url}/v1/images/generations", json=body, timeout=PATIENCE)
+    answer.raise_for_status()
+    assert len(answer.json()["data"]) == 1
+    return time.monotonic() - began
 
 
 async def _load(
@@ -76,6 +99,28 @@ async def _load(
         "pictures_per_second": round(len(counted) / seconds, 3),
         "median_seconds": round(statistics.median(counted), 3),
     }
+
+
+async def _short_beside_long(client: httpx.AsyncClient, url: str) -> list[float]:
+    """Return the seconds of requests of `SHORT` steps beside those of `LONG` steps."""
+    long_s = await draw_one(client, url, LONG)
+    over = False
+
+    async def ask(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        while not over:
+            await draw_one(client, url, LONG)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(SLOTS):
+            tasks.create_task(ask(number * long_s / SLOTS))
+        await asyncio.sleep(long_s)
+        waited = []
+        for _ in range(SHORT_REQUESTS):
+            await asyncio.sleep(random.uniform(0, long_s / SLOTS))
+            waited.append(await draw_one(client, url, SHORT))
+        over = True
+    return waited
 
 
 if __name__ == "__main__":

@@ -30,18 +30,16 @@ class Instance:
     Args:
         program: the arguments of Python.
         log: see below.
-        root: the checkout that it runs in.
 
     Attributes:
         url: its address, which stays the same from one start to the next.
         log: the file to which everything that it prints is appended.
     """
 
-    def __init__(self, program: Sequence[str], log: Path, root: Path = ROOT) -> None:
+    def __init__(self, program: Sequence[str], log: Path) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
-        self._root = root
         self._command = [sys.executable, *program, "--port", str(self.port)]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -56,7 +54,7 @@ class Instance:
         with self.log.open("ab") as output:
             environment = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
             self._process = subprocess.Popen(
-                self._command, cwd=self._root, env=environment, stdout=output, stderr=output
+                self._command, cwd=ROOT, env=environment, stdout=output, stderr=output
             )
 
     def is_ready(self) -> bool:

@@ -25,9 +25,8 @@ class Table:
     """Figures of the same kind.
 
     Attributes:
-        rows: the part of a record with a row's figures, by the row's label. `RECORD:KEY/KEY` names
-            the record by its file, without the suffix, and the part by its keys. `*` is every key:
-            it makes as many rows, and stands in place of `{}` in their labels.
+        rows: the part of a record with a row's figures, by the row's label. `RECORD:KEY/KEY` has
+            the file's name and the part's keys. `*` makes a row of every key, for `{}` in labels.
         columns: the format of a column's figures, by its heading. `x` is the part of the record.
         machine: where the figures were measured.
     """
@@ -99,7 +98,6 @@ TABLES = {
     "steps": Table(
         rows={
             "1 step, without guidance": "2026-11-25-steps:requests/0",
-            "2 steps of `miniature-quick`": "2026-11-25-steps:requests/2",
             "4 steps of `miniature-quick`": "2026-11-25-steps:requests/4",
             "8 steps": "2026-11-25-steps:requests/6",
             "25 steps": "2026-11-25-steps:requests/8",
@@ -118,6 +116,13 @@ TABLES = {
             "clients": "{x[clients]}",
             "pictures per second": "{x[pictures_per_second]:.2f}",
             "wait for a picture, median": "{x[median_seconds]:.1f} s",
+        },
+    ),
+    "short": Table(
+        rows={"stand-in for SDXL on a v5e-4": "2026-11-27-clients:stand_in"},
+        columns={
+            "4 steps, alone": "{x[short_alone_seconds]:.2f} s",
+            "beside four clients of 50 steps": "{x[short_beside_long_seconds]:.2f} s",
         },
     ),
     "load": Table(
@@ -144,10 +149,6 @@ TABLES = {
             "requests lost": "{x[lost]}",
             "pictures sent twice": "{x[duplicated]}",
         },
-    ),
-    "growth": Table(
-        rows={"{}": "2026-11-25-soak:from_second_to_last_quarter/*"},
-        columns={"memory": "{x[memory_mb][0]:.0f} to {x[memory_mb][1]:.0f} MB"},
     ),
     "cluster": Table(
         rows={"two replicas": f"{CLUSTER}:"},
