@@ -74,12 +74,6 @@ class Instruction:
     attributes: str
 
     @property
-    def scope(self) -> str:
-        """The path of `jax.named_scope`s in the source that the instruction comes from."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1] if found else ""
-
-    @property
     def called(self) -> str | None:
         """The name of the computation that a fusion, a loop or a call runs."""
         found = CALLED.search(self.attributes)

@@ -80,7 +80,6 @@ class Cost:
         hidden: whether it is a transfer beside other operations.
         link: bytes that each link sends to another chip.
         beside: the names of the operations beside an exchange with other chips.
-        scope: the path of `jax.named_scope`s: that of its largest product, if it has any.
     """
 
     instruction: Instruction
@@ -90,7 +89,6 @@ class Cost:
     written: float = 0.0
     bytes: float = 0.0
     hidden: bool = False
-    scope: str = ""
     link: float = 0.0
     beside: tuple[str, ...] = ()
 
@@ -159,10 +157,8 @@ class _Counter:
             return Cost(instruction, bytes=_transferred(inside, instruction), hidden=True)
         flops, moved = instruction.kernel_cost
         if flops or moved:
-            stated = (Product(flops, instruction.scope),)
-            return Cost(instruction, stated, bytes=moved, scope=instruction.scope)
+            return Cost(instruction, (Product(flops),), bytes=moved)
         products = tuple(self._products(inside, instruction))
-        largest = max(products, key=lambda each: each.flops, default=None)
         vector, special = self._vector_work(inside, instruction)
         written = self._written(inside, instruction)
         read = sum(
@@ -175,7 +171,6 @@ class _Counter:
             special,
             sum(size for _, size in written),
             read + sum(size for array, size in written if not array.in_vmem),
-            scope=instruction.scope if largest is None else largest.scope,
         )
 
     def _exchange(self, inside: Computation, instruction: Instruction) -> Cost:
@@ -194,7 +189,7 @@ class _Counter:
                 if each.opcode == opcode + END and each.operands[0] == instruction.name
             )
         beside = tuple(names[begin + 1 : end])
-        return Cost(instruction, link=link, beside=beside, scope=instruction.scope)
+        return Cost(instruction, link=link, beside=beside)
 
     def _fused(self, instruction: Instruction) -> Computation | None:
         """Return the computation of a fusion; None for other instructions."""

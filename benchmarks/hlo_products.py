@@ -15,7 +15,6 @@ class Product:
 
     Attributes:
         flops: 2 for each multiplication, without padding.
-        scope: the path of `jax.named_scope`s that it comes from.
         contraction: the length of the sums; None where only the FLOPs are known.
         rows: rows of the result.
         columns: columns of the result.
@@ -23,7 +22,6 @@ class Product:
     """
 
     flops: float
-    scope: str = ""
     contraction: int | None = None
     rows: int = 1
     columns: int = 1
@@ -62,7 +60,7 @@ def _dot(instruction: Instruction, left: ArrayType) -> Product:
     batch = math.prod(left.shape[axis] for axis in axes("lhs_batch_dims"))
     rows = math.prod(left.shape) // (contraction * batch)
     columns = result // (rows * batch)
-    return Product(2.0 * result * contraction, instruction.scope, contraction, rows, columns)
+    return Product(2.0 * result * contraction, contraction, rows, columns)
 
 
 def _convolution(instruction: Instruction, image: ArrayType, kernel: ArrayType) -> Product:
@@ -86,7 +84,7 @@ def _convolution(instruction: Instruction, image: ArrayType, kernel: ArrayType) 
     batch, features = (output.shape[output_axes.index(label)] for label in "bf")
     depth = kernel.shape[kernel_axes.index("i")]
     flops = 2.0 * batch * features * depth * pairs
-    return Product(flops, instruction.scope, depth * taps, batch * pixels, features)
+    return Product(flops, depth * taps, batch * pixels, features)
 
 
 @dataclass(frozen=True)

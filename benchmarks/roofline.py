@@ -11,23 +11,6 @@ from dataclasses import asdict, dataclass
 from benchmarks.hlo import Program
 from benchmarks.hlo_costs import Cost, costs
 
-# The class of an operation, by the innermost of these scopes, which the networks' modules name.
-CLASSES = {
-    "flash_attention": "attention kernel",
-    "self_attention": "self-attention projections",
-    "cross_attention": "cross-attention projections",
-    "feed_forward": "feed-forward",
-    "layer_norm": "layer norm",
-    "transformer": "rest of transformers",
-    "group_norm": "group norm and SiLU",
-    "resnet": "ResNet convolutions",
-    "upsample": "upsampling",
-    "downsample": "downsampling",
-    "time_embedding": "time embedding",
-}
-OTHER = "other"
-EXCHANGE = "exchange between chips"
-
 # The unit that bounds an operation, by what it would wait for.
 MATRIX, VECTOR, MEMORY, LINK = "matrix", "vector", "memory", "link"
 # Seconds from one chip to the next before data flows, in the higher count; not published.
@@ -98,25 +81,22 @@ class Kernel:
 
 
 @dataclass
-class Row:
-    """The time and work of all operations of one class.
+class Estimate:
+    """The time of one run of a program, in microseconds.
 
-    Times are in microseconds. `least` sums the time of each operation in the unit that it needs
-    longest, and `matrix`, `vector`, `memory` and `link` are its parts by that unit. `compiler` is
-    the compiler's estimate, and `unsure` its part for operations of which the compiler has no
-    model.
+    Attributes:
+        least: the lower bound: the sum of the time of each operation in the unit that it needs
+            longest, and `exposed`.
+        compiler: the compiler's estimate, with kernels as they are scheduled.
+        unsure: its part for operations of which the compiler has no model.
+        exposed: the part of the transfers beside other operations that does not fit into the
+            bandwidth that those operations leave unused.
     """
 
-    operations: int = 0
-    gflop: float = 0.0
-    megabytes: float = 0.0
     least: float = 0.0
-    matrix: float = 0.0
-    vector: float = 0.0
-    memory: float = 0.0
-    link: float = 0.0
     compiler: float = 0.0
     unsure: float = 0.0
+    exposed: float = 0.0
 
     def add(self, cost: Cost, times: int, chip: Chip, kernel: Kernel | None) -> None:
         """Add an operation that runs `times` times.
@@ -128,12 +108,7 @@ class Row:
         seconds = chip.seconds(cost)
         if kernel is not None:
             seconds[MATRIX] = max(seconds[MATRIX], kernel.cycles / chip.clock)
-        unit = max(seconds, key=lambda name: seconds[name])
-        bound = micro * seconds[unit]
-        setattr(self, unit, getattr(self, unit) + bound)
-        self.operations += times
-        self.gflop += times * cost.flops / 1e9
-        self.megabytes += times * cost.bytes / 1e6
+        bound = micro * max(seconds.values())
         self.least += bound
         if kernel is not None:
             self.compiler += bound + micro * kernel.idle / chip.clock
@@ -157,48 +132,13 @@ class Row:
             max(0.0, micro - sum(spans[name][count] for name in cost.beside if name in spans))
             for count, micro in enumerate((seconds * 1e6, (seconds + HOP) * 1e6))
         )
-        self.operations += times
-        self.megabytes += times * cost.link / 1e6
         self.least += times * least
-        self.link += times * least
         self.compiler += times * estimate
 
-
-@dataclass
-class Estimate:
-    """The time of one run of a program, in microseconds.
-
-    Some transfers run beside other operations. `exposed` is the part of them that does not fit into
-    the bandwidth that those operations leave unused.
-    """
-
-    rows: dict[str, Row]
-    exposed: float
-
-    @property
-    def least(self) -> float:
-        """The lower bound."""
-        return sum(row.least for row in self.rows.values()) + self.exposed
-
-    @property
-    def compiler(self) -> float:
-        """The compiler's estimate, with kernels as they are scheduled."""
-        return sum(row.compiler for row in self.rows.values())
-
-    @property
-    def unsure(self) -> float:
-        """The part of the compiler's estimate for operations of which it has no model."""
-        return sum(row.unsure for row in self.rows.values())
-
-    def as_json(self) -> dict[str, object]:
-        """Return all values, rounded."""
-        rows = {
-            name: {key: round(value, 1) for key, value in asdict(row).items()}
-            for name, row in sorted(self.rows.items(), key=lambda item: -item[1].least)
-        }
-        names = "least", "compiler", "unsure"
-        totals = {name: getattr(self, name) for name in names} | {"exposed_copies": self.exposed}
-        return {**{name: round(value, 1) for name, value in totals.items()}, "classes": rows}
+    def as_json(self) -> dict[str, float]:
+        """Return all times, rounded."""
+        times = asdict(self)
+        return {name: round(micro, 1) for name, micro in times.items()}
 
 
 def estimate(
@@ -212,7 +152,7 @@ def estimate(
         kernels: the schedules of custom kernels, by the FLOPs that they declare.
         lengths: the iterations of nested loops of unknown length, the outermost first.
     """
-    rows: dict[str, Row] = {}
+    total = Estimate()
     copied = unused = 0.0
     exchanges: list[tuple[Cost, int]] = []
     spans: dict[str, tuple[float, float]] = {}  # each operation's time in both counts
@@ -224,20 +164,15 @@ def estimate(
         if cost.hidden:
             copied += transfer
             continue
-        row = rows.setdefault(kind(cost.scope), Row())
-        before, estimated = row.least, row.compiler
+        before, estimated = total.least, total.compiler
         custom = cost.instruction.opcode == "custom-call"
-        row.add(cost, times, chip, kernels.get(cost.flops) if custom else None)
-        unused += row.least - before - transfer
+        total.add(cost, times, chip, kernels.get(cost.flops) if custom else None)
+        unused += total.least - before - transfer
         if times:
-            spent = row.least - before, row.compiler - estimated
+            spent = total.least - before, total.compiler - estimated
             spans[cost.instruction.name] = spent[0] / times, spent[1] / times
     for cost, times in exchanges:
-        rows.setdefault(EXCHANGE, Row()).exchange(cost, times, chip, spans)
-    return Estimate(rows, max(0.0, copied - unused))
-
-
-def kind(scope: str) -> str:
-    """Return the class of an operation, by its scope in the source."""
-    found = [name for name in scope.split("/") if name in CLASSES]
-    return CLASSES[found[-1]] if found else OTHER
+        total.exchange(cost, times, chip, spans)
+    total.exposed = max(0.0, copied - unused)
+    total.least += total.exposed
+    return total

@@ -136,7 +136,7 @@ def our_estimates(
         programs: the names of those that are there.
 
     Returns:
-        The seconds of a request, and the microseconds of each program by class.
+        The seconds of a request, and the microseconds of each program.
     """
     wanted = {name: part for name, part in PARTS.items() if part.program in programs}
     parts = {
@@ -170,7 +170,7 @@ def attention_kernels(topology: str, folder: Path) -> dict[float, Kernel]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format a report for a reader: sizes, times, and the parts of a step's time."""
+    """Format a report for a reader: sizes and times."""
     lines = [f"\n{report['topology']}, layout {report['layout']}, {report['versions']}"]
     for name, sizes in report["programs"].items():
         lines.append(f"  {name:8} " + ", ".join(f"{key} {value}" for key, value in sizes.items()))
@@ -178,19 +178,10 @@ def table(report: dict[str, Any]) -> str:
     lines.append(f"  a request: at least {request['least']} s, compiler {request['compiler']} s")
     for name, part in report["microseconds"].items():
         lines.append(f"  {name}: at least {part['least']} us, compiler {part['compiler']} us")
-        for kind, row in part["classes"].items():
-            lines.append(f"    {kind:28} " + _cells(row))
     if "incumbent" in report:
         old = report["incumbent"]["request_seconds"]
         lines.append(f"  the incumbent: at least {old['least']} s, compiler {old['compiler']} s")
     return "\n".join(lines)
-
-
-def _cells(row: dict[str, float]) -> str:
-    return (
-        f"{row['operations']:6.0f} ops {row['gflop']:9.1f} GFLOP {row['megabytes']:9.1f} MB"
-        f" {row['least']:9.1f} us {row['compiler']:9.1f} us"
-    )
 
 
 if __name__ == "__main__":

@@ -239,14 +239,6 @@ def test_a_kernels_own_cost_estimate_is_used() -> None:
     assert (kernel.flops, kernel.bytes) == (5000, 300)
 
 
-def test_a_fusion_has_the_scope_of_its_product() -> None:
-    """A fusion's last operation may be a sum for the norm that comes after the product."""
-    named = 'dim_labels=0bf_io0->0bf, metadata={op_name="jit(f)/feed_forward/dot_general"}'
-    fusion = 'calls=%fused_matmul, metadata={op_name="jit(f)/layer_norm/reduce_sum"}'
-    text = PROGRAM.replace("dim_labels=0bf_io0->0bf", named).replace("calls=%fused_matmul", fusion)
-    assert by_name(text)["matmul"].scope == "jit(f)/feed_forward/dot_general"
-
-
 # A permutation beside another operation, and two exchanges that all other operations wait for.
 EXCHANGES = f"""\
 HloModule jit_f, is_scheduled=true

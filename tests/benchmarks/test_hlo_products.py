@@ -58,7 +58,7 @@ def test_a_batched_product_written_as_a_convolution() -> None:
 )
 def test_padding_to_the_units_width(sides: tuple[int, int, int], width: int, factor: float) -> None:
     contraction, rows, columns = sides
-    made = Product(1000.0, "", contraction, rows, columns)
+    made = Product(1000.0, contraction, rows, columns)
     assert made.padded(width) == pytest.approx(1000 * factor)
 
 
