@@ -696,7 +696,7 @@ class SDXLPipeline:
         scheduler = self._scheduler_of(checked)
         refiner = self._refiner
         if refiner is not None:
-            checked = refiner.with_default(checked, scheduler, inputs.denoising_start)
+            checked = refiner.fitting(checked, scheduler, inputs.denoising_start)
         check_output(checked, output_type, facts.tiny_vae is not None, refiner is not None)
         check_cache(checked, facts.step_cache)
         check_latents(inputs)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pipeline.errors import InputError
 from pipeline.facts import Facts
-from pipeline.request import STRENGTH, GenerateRequest
+from pipeline.request import DENOISING_END, STRENGTH, GenerateRequest
 from pipeline.schedulers.recipes import LoraRecipe
 from pipeline.text.loras import format_loras, parse_loras, take_tags
 from pipeline.text.prompt_syntax import A1111, after_run
@@ -47,8 +47,9 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
         request = dataclasses.replace(request, timesteps=facts.timesteps)
     if has_image and request.strength is None:
         request = dataclasses.replace(request, strength=STRENGTH)
-    if facts.refiner is not None and few_steps and request.denoising_end is None:
-        request = dataclasses.replace(request, denoising_end=1.0)  # the base model alone
+    if facts.refiner is not None and request.denoising_end is None:
+        share = 1.0 if few_steps else DENOISING_END  # 1: the base model alone
+        request = dataclasses.replace(request, denoising_end=share)
     return dataclasses.replace(request, num_inference_steps=request.steps)
 
 

@@ -20,7 +20,7 @@ from pipeline.errors import Cancelled, InputError
 from pipeline.families.family import Config, image_size
 from pipeline.families.refiners import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
-from pipeline.request import DENOISING_END, Request
+from pipeline.request import Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.beside import Beside, resized_beside
 from pipeline.runtime.compiled import CompiledSampler
@@ -107,22 +107,18 @@ class Refiner:
         """Return the programs for the size of the base model's."""
         return self._by_size[base.shapes.height, base.shapes.width]
 
-    def with_default(
+    def fitting(
         self, request: Request, scheduler: SchedulerConfig, denoising_start: float | None
     ) -> Request:
-        """Return a request that says where the refiner goes on, by default at `DENOISING_END`.
-
-        The default leaves the refiner out if one of the models would have no step.
-        """
-        if request.denoising_end is not None:
+        """Return a request that leaves the refiner out if one of the models would have no step."""
+        if not request.ends_early:
             return request
-        chosen = replace(request, denoising_end=DENOISING_END)
         try:
-            part_of(scheduler, chosen, denoising_start)
-            part_of(scheduler, request, DENOISING_END)
+            part_of(scheduler, request, denoising_start)
+            part_of(scheduler, replace(request, denoising_end=None), request.denoising_end)
         except InputError:
             return replace(request, denoising_end=1.0)
-        return chosen
+        return request
 
     def prepare(
         self,
@@ -135,28 +131,19 @@ class Refiner:
 
         LoRAs change the base model alone. If the drawing starts from pictures with masks, the
         refiner keeps the same parts of them.
-
-        Raises:
-            InputError: if the refiner has no step.
         """
         request, run = first.request, self.of_size(first.run)
         latents = np.zeros((request.images, *run.latents_shape), np.float32)
-        try:
-            then = make_drawing(
-                replace(request, loras="", denoising_end=None),
-                Drawer(self._config, self._tokenizers, run),
-                scheduler,
-                Placement(embeddings.for_encoders(self._encoders)),
-                Inputs(latents=latents, denoising_start=request.denoising_end),
-                None if origin is None or origin.masks is None else origin,
-                first.output_type,
-                first.cancelled,
-            )
-        except InputError as error:
-            raise InputError(
-                f"denoising_end is {request.denoising_end}, which leaves the refiner nothing to do:"
-                f" {error}"
-            ) from None
+        then = make_drawing(
+            replace(request, loras="", denoising_end=None),
+            Drawer(self._config, self._tokenizers, run),
+            scheduler,
+            Placement(embeddings.for_encoders(self._encoders)),
+            Inputs(latents=latents, denoising_start=request.denoising_end),
+            None if origin is None or origin.masks is None else origin,
+            first.output_type,
+            first.cancelled,
+        )
         then.named = first.named
         then.start = replace(then.start, noise=first.start.noise)
         return then

@@ -21,7 +21,7 @@ def check(event: Event, record: Record, facts: Facts) -> None:
     Raises:
         BackendError: if the event is not valid; the message says why.
     """
-    wanted = record.request.images or facts.images_per_request
+    wanted = record.request.images or 1
     steps = record.request.drawn_steps
     match event:
         case Step(done, total) if not 1 <= done <= total == steps:

@@ -106,7 +106,7 @@ class LocalGenerator(RequestLifecycle):
         self._reveal = reveal
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
-        self._in_use: _Kind = (self.facts.width, self.facts.height), ""  # of pictures in slots
+        self._in_use: _Kind = self.facts.sizes[0], ""  # of pictures in slots
         self._in_use_since = -math.inf
         self._embeddings = embeddings
         self._live_mode = live
@@ -199,12 +199,9 @@ class LocalGenerator(RequestLifecycle):
     def _slots_in_use(self) -> int:
         return sum(each.in_slots for each in self._seated.values())
 
-    def _turns_of(self, request: Request) -> int:
-        return self._pictures(request)
-
     def _kind_of(self, request: Request) -> "_Kind":
         """Return the size and the LoRAs of a request; only equal ones are drawn together."""
-        return request.size or (self.facts.width, self.facts.height), request.loras
+        return request.size, request.loras
 
     def _suits(self, request: Request) -> bool:
         return self._kind_of(request) == self._in_use
@@ -505,7 +502,7 @@ def _opened(png: bytes | None) -> Pillow.Image | None:
 
 
 # The size of pictures, and the LoRAs that they are drawn with.
-_Kind = tuple[tuple[int, int], str]
+_Kind = tuple[tuple[int, int] | None, str]
 
 
 def _done(record: Record, drawing: Drawing | None) -> Done:

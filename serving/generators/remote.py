@@ -319,9 +319,6 @@ class RemoteGenerator(RequestLifecycle):
         put_off = sum(not waiting.backend.done() for waiting in self._again.values())
         return len(self._tasks) - drawn - put_off
 
-    def _turns_of(self, request: Request) -> int:
-        return self._pictures(request)
-
     def _begin(self, record: Record) -> None:
         """Begin a request with its last turn: it is sent as a whole."""
         if record.turns > 1:
@@ -343,7 +340,7 @@ class RemoteGenerator(RequestLifecycle):
         """Reserve a free instance for a request; None if none is free."""
         request = record.request
         if best := self._best(request, tried, facts):
-            best.drawing[request.id] = self._pictures(request)
+            best.drawing[request.id] = request.images or 1
             best.in_use = request.loras
         return best
 

@@ -22,7 +22,9 @@ from serving.requests.blocked_words import BlockedWords
 
 
 def expand(request: Request, facts: Facts) -> Request:
-    """Resolve a request for a model, a live one as the quickest that the model draws.
+    """Resolve a request for a model, with its size and number of pictures.
+
+    A live one becomes the quickest that the model draws.
 
     Raises:
         RequestError: if the model has no such recipe or draws no live pictures, or the request has
@@ -30,6 +32,8 @@ def expand(request: Request, facts: Facts) -> Request:
     """
     if request.live:
         request = _as_live(request, facts)
+    images = facts.images_per_request if request.images is None else request.images
+    request = replace(request, images=images, size=request.size or facts.sizes[0])
     known = list(facts.recipe_names)
     if request.recipe not in ("", *known):
         if known:
@@ -52,12 +56,12 @@ def _as_live(request: Request, facts: Facts) -> Request:
 
 
 def check_fields(request: Request, facts: Facts) -> None:
-    """Check that `model` can draw a request, whatever its words.
+    """Check that a model can draw a resolved request, whatever its words.
 
     Raises:
         RequestError: for the first field that cannot be used; the message says what would be right.
     """
-    images = facts.images_per_request if request.images is None else request.images
+    images = request.images or 0
     _check_range("images", images, 1, facts.images_per_request)
     for field in ("prompt", "negative_prompt"):
         _check_texts(field, getattr(request, field), images)

@@ -102,10 +102,6 @@ class RequestLifecycle(ABC):
     def _place(self, record: Record) -> bool:
         """Reserve what a request's turn needs; return False if nothing is free."""
 
-    def _turns_of(self, request: Request) -> int:
-        """Return the number of turns in the queue that a request needs."""
-        return 1
-
     def _suits(self, request: Request) -> bool:
         """Return whether a request can be drawn beside the pictures in the slots."""
         return True
@@ -172,7 +168,7 @@ class RequestLifecycle(ABC):
             raise
         record = self._registry.take_in(request)
         self._inputs.take(request.address, request.input_bytes)
-        record.turns = self._turns_of(request)
+        record.turns = request.images or 1
         if request.live:
             self._live_under_way[record] = None
         else:
@@ -416,7 +412,7 @@ class RequestLifecycle(ABC):
             yield record
             takes_s = self._pace.expect(self._evaluations(record) / max(1, self._slots))
             if wait_s is not None and takes_s is not None:
-                wait_s += takes_s * self._pictures(record.request) / self._turns_of(record.request)
+                wait_s += takes_s
 
     def _until_free_s(self) -> float | None:
         """Return the seconds until the next picture can begin; None before anything was drawn."""
@@ -432,10 +428,6 @@ class RequestLifecycle(ABC):
     def _evaluations(self, record: Record) -> int:
         """Return how often the network is evaluated for each picture of a request."""
         return record.request.evaluations(self.facts.scheduler)
-
-    def _pictures(self, request: Request) -> int:
-        """Return the number of pictures of a request."""
-        return request.images or self.facts.images_per_request
 
     def _observe_pace(self, record: Record, seconds: float) -> None:
         """Learn from a picture that was drawn to the end in this time.

@@ -71,7 +71,7 @@ def test_few_steps_are_not_refined():
     refined = replace(QUICK, refiner="refiner")
     assert resolve(quick, refined, has_image=False).denoising_end == 1
     assert resolve(ask, replace(refined, distilled=True), has_image=False).denoising_end == 1
-    assert resolve(ask, refined, has_image=False).denoising_end is None
+    assert resolve(ask, refined, has_image=False).denoising_end == 0.8
     assert resolve(quick, QUICK, has_image=False).denoising_end is None
     chosen = resolve(replace(quick, denoising_end=0.5), refined, has_image=False)
     assert chosen.denoising_end == 0.5

@@ -108,6 +108,16 @@ def test_the_refiner_draws_by_default_where_it_has_a_step(pipe: SDXLPipeline) ->
     assert (settings.denoising_end, settings.refiner) == (1, None)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"denoising_end": 0.999}, {"denoising_end": 0.3, "image": IMAGE, "strength": 0.2}]
+)
+def test_the_base_model_draws_alone_where_a_model_has_no_step(
+    pipe: SDXLPipeline, settings: dict[str, Any]
+) -> None:
+    alone = drawn(pipe, **{**settings, "denoising_end": 1})
+    np.testing.assert_array_equal(drawn(pipe, **settings), alone)
+
+
 @pytest.mark.parametrize("scheduler", ["euler-ancestral", "heun"])
 def test_a_second_model_goes_on_from_latents(scheduler: str) -> None:
     """A run in two parts is the whole run, with the noise that the scheduler adds."""
@@ -229,8 +239,6 @@ def test_every_number_of_devices_and_size_has_both(golden: dict[str, np.ndarray]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"denoising_end": 0.999}, "leaves the refiner nothing to do"),
-        ({"denoising_end": 0.3, "image": IMAGE, "strength": 0.2}, "leaves none of 6 steps"),
         ({"denoising_start": 0.5}, "denoising_start is given without latents"),
         ({"denoising_start": 1.0}, "denoising_start is 1.0; expected a number from 0 to below 1"),
         ({"denoising_end": 0.0}, "denoising_end is 0.0; expected"),

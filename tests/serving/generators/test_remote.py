@@ -331,7 +331,7 @@ def test_a_size_that_is_no_longer_drawn_blocks_no_other_request(looks: Looks):
             assert metric(wide, "sdxl_queue_depth") == 0  # one at a time
             wide.pipe.let_all()
             assert [request.finished()[-1][0] for request in wanted] == ["done"] * 3
-        assert all(call["width"] is None for call in plain.pipe.calls)
+        assert all(call["width"] == 8 for call in plain.pipe.calls)
 
 
 def test_cancelling_reaches_the_instance():

@@ -187,7 +187,7 @@ def test_large_whole_numbers_have_all_their_digits(language: str):
 def test_a_seed_out_of_range_is_quoted_with_all_its_digits(seed: float):
     request = Request("a red star", None, 5.0, 4, seed)  # type: ignore[arg-type]
     with pytest.raises(RequestError) as refused:
-        admission.check_fields(request, MODEL)
+        admission.check_fields(admission.expand(request, MODEL), MODEL)
     assert str(refused.value) == f"seed is {seed:.0f}; expected 0 to 4294967295"
 
 
