@@ -25,6 +25,7 @@ from pipeline.families import read_config
 from pipeline.families.family import Config
 from pipeline.kernels.matmul_conv import dot_general
 from pipeline.platforms import platform_of
+from pipeline.runtime.beside import models_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -32,6 +33,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.room import Room
 from pipeline.runtime.slots import Slots, Start, slot_mask
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
@@ -95,7 +97,8 @@ class Job:
         cache = None if options.cache is None else ExecutableCache(options.cache)
         executables = compile_missing(target, networks, cache, load_cached(target, cache))
         self.compile_seconds = executables.compile_seconds
-        self.compiled = CompiledSampler(target, executables, Parameters(networks))
+        room = Room(models_of(target, networks), cache)
+        self.compiled = CompiledSampler(target, executables, Parameters(networks), room)
         self._slots = Slots(self.compiled)
         self._every = {slot: slot for slot in range(images)}
         schedule = make_schedule(config.scheduler, options.steps)

@@ -1,7 +1,7 @@
 """Draw pictures from the command line: `python -m pipeline "a prompt" --out folder`.
 
 `python -m pipeline --prompts file.txt --out folder` draws a picture for each line of a file.
-`python -m pipeline --plan` prints the memory and compile time that a model needs.
+`python -m pipeline --plan` prints the memory that a model needs.
 """
 
 import argparse
@@ -125,9 +125,9 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--wildcard-dir", type=Path, metavar="FOLDER", help="folder with lists, as text files, that"
         " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
     add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
-    add("--plan", action="store_true", help="draw nothing; print the memory and the compile time"
-        " needed on this machine and on others; downloads no weights but those of a tiny VAE and of"
-        " a refiner")  # fmt: skip
+    add("--plan", action="store_true", help="draw nothing; print the memory that the model"
+        " needs; with --cache-dir, programs that are not in the folder are compiled to be counted;"
+        " downloads no weights but those of a tiny VAE and of a refiner")  # fmt: skip
     add("--sizes", type=_sizes, default=(), metavar="LIST", help="with --plan: sizes to draw, such"
         " as 1024x1024,1152x896; default: only --width and --height")  # fmt: skip
     add("--verbose", action="store_true", help="log the stages of startup")
@@ -150,8 +150,9 @@ def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.families.family import image_size
     from pipeline.families.tiny_vae import fetch_tiny_vae
     from pipeline.request import MAX_IMAGES, check_count
+    from pipeline.runtime.executable_cache import ExecutableCache
     from pipeline.runtime.mesh import cores_as_devices, find_devices
-    from pipeline.runtime.plan_report import measure, report
+    from pipeline.runtime.plan_report import Plan
 
     check_count("images_per_request", options.images, 1, MAX_IMAGES)
     cores_as_devices(options.images)
@@ -162,24 +163,24 @@ def _print_plan(options: argparse.Namespace) -> None:
     config = found.config
     given = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
-    tokens = options.prompt_chunks * config.tokens
-    refiner = None
+    second = None
     if options.refiner:
-        refiner = measure(find_refiner(options.refiner, config, sizes[0], prefer_fp16=True).config)
-    plans = report(
-        measure(config, options.quantization),
+        second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True)
+    plan = Plan(
+        config,
         sizes,
         options.images,
-        tokens,
-        find_devices(),
-        options.dtype,
-        refiner,
+        options.prompt_chunks,
+        second,
         options.step_cache,
         options.devices_per_picture,
+        options.quantization,
     )
-    print(f"{found.model}\n\n{plans.text}")
-    if plans.refusal is not None:
-        raise DeviceError(plans.refusal)
+    cache = None if options.cache_dir is None else ExecutableCache(options.cache_dir)
+    report = plan.report(find_devices(), options.dtype, cache)
+    print(f"{found.model}\n\n{report.text}")
+    if report.refusal is not None:
+        raise DeviceError(report.refusal)
 
 
 def _help(setting: Setting) -> str:

@@ -67,23 +67,22 @@ from pipeline.request import (
 from pipeline.resolve import again, resolve
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
-from pipeline.runtime.beside import Beside, load_beside, measure_beside
+from pipeline.runtime.beside import Beside, load_beside, models_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
 from pipeline.runtime.loading import (
     Timed,
-    find_networks,
     load_networks,
     load_tokenizers,
-    measure_networks,
+    match_networks,
+    trace_networks,
     without_collecting_garbage,
 )
-from pipeline.runtime.memory import budget_of
 from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.plan import Budget
 from pipeline.runtime.program import Shapes, Target, check_rows
+from pipeline.runtime.room import Room
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
@@ -141,7 +140,6 @@ class SDXLPipeline:
         checkpoint: Checkpoint[Config],
         tokenizers: Tokenizers,
         compiled: CompiledSampler,
-        budget: Budget,
         colours: preview.Colours,
         num_inference_steps: int | None,
         screen: Screen | None = None,
@@ -175,7 +173,7 @@ class SDXLPipeline:
         )
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
-        self._additions = Additions(self._adapters, budget, lambda: self._by_size, widths, kept)
+        self._additions = Additions(self._adapters, compiled.room, widths, kept)
         finisher = Finisher(config.safety_checker, screen, colours, self._describe)
         self._engine: Engine | RefiningEngine = Engine(self._adapters, finisher)
         self._refiner = refiner
@@ -307,10 +305,10 @@ class SDXLPipeline:
         second = None if refiner is None else find_refiner(str(refiner), config, size, half)
         if second is not None:
             check_rows(second.config, mesh, shapes.height)
-        tokenizers, compiled, budget = _load(checkpoint, target, cache, second)
+        tokenizers, compiled = _load(checkpoint, target, cache, second)
         beside = None
         if second is not None:
-            run = load_beside(compiled, second, cache)
+            run = load_beside(compiled, second)
             beside = Refiner(second, run, config, tokenizers)
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
@@ -321,7 +319,6 @@ class SDXLPipeline:
             checkpoint,
             tokenizers,
             compiled,
-            budget,
             colours,
             num_inference_steps,
             screen,
@@ -337,12 +334,12 @@ class SDXLPipeline:
             self._refiner.check_size(height, width)
 
     def check_memory(self, sizes: Sequence[tuple[int, int]]) -> None:
-        """Raise DeviceError if the memory cannot hold programs for more sizes, (height, width).
+        """Raise DeviceError if the memory cannot hold more sizes, (height, width).
 
-        The message says what to leave out. Nothing is compiled.
+        The message says what to leave out. Nothing is compiled: what programs take is counted for
+        those that were compiled before, with the same `cache_dir`.
         """
-        budget = self._additions.budget()
-        budget.check(list(dict.fromkeys([*self._by_size, *sizes])))
+        self._compiled.room.check(sizes)
 
     @failures_explained()
     def add_size(self, height: int, width: int) -> None:
@@ -362,6 +359,7 @@ class SDXLPipeline:
                 run = self._compiled.resized(*size)
                 if self._refiner is not None:
                     self._refiner.add_size(run)
+                run.room.sizes = (*run.room.sizes, size)
                 self._by_size = {**self._by_size, size: run}
 
     @property
@@ -914,34 +912,23 @@ def _load(
     target: Target,
     cache: ExecutableCache | None,
     second: Beside | None,
-) -> tuple[Tokenizers, CompiledSampler, Budget]:
+) -> tuple[Tokenizers, CompiledSampler]:
     """Load the tokenizers and the compiled sampler of a checkpoint on this machine.
 
     Cached executables are loaded while the checkpoint's files are checked. The other programs are
-    compiled while the parameters are loaded. A checkpoint whose files do not fit, or that needs
-    more memory than is available, with a second model, is refused before anything is compiled.
+    compiled while the parameters are loaded. A checkpoint whose files do not fit is refused before
+    anything is compiled. So is one that needs more memory than there is, with a second model, by
+    its shapes and by what its programs took before; otherwise once its programs are compiled.
     """
+    traced = trace_networks(target.config, target.dtype, cache, target.quantization)
+    room = Room(models_of(target, traced, second, cache), cache)
+    room.check()
     with ThreadPoolExecutor(2, thread_name_prefix="load") as threads:
         cached = threads.submit(load_cached, target, cache)
         tokenizers = load_tokenizers(checkpoint, cache)
-        given = target.dtype, cache, target.quantization
-        found = find_networks(checkpoint, *given)
-        empty = {name: stored.module for name, stored in found.items()}
-        model = measure_networks(target.config, empty, *given)
-        shapes = target.shapes
-        beside = None if second is None else measure_beside(second, target.dtype, cache)
-        devices = list(target.mesh.devices.flat)
-        budget = budget_of(
-            model,
-            devices,
-            shapes.images,
-            shapes.prompt_tokens,
-            beside,
-            target.devices_per_picture,
-            target.step_cache,
-        )
-        budget.check([(shapes.height, shapes.width)])
+        found = match_networks(checkpoint, traced)
         networks = threads.submit(load_networks, found, place_on(target.mesh))
-        executables = compile_missing(target, empty, cache, cached.result())
+        executables = compile_missing(target, traced, cache, cached.result())
+        room.admit(target, executables.bytes)
         parameters = Parameters(networks.result(), found)
-    return tokenizers, CompiledSampler(target, executables, parameters, cache), budget
+    return tokenizers, CompiledSampler(target, executables, parameters, room)

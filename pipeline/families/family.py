@@ -64,34 +64,6 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Activations:
-    """Number of elements in the largest arrays of each stage, for plans of memory.
-
-    Attributes:
-        encode: of the text encoders, for each token of a prompt.
-        predict: of `Family.predict`, for each latent pixel of one half of a picture.
-        decode: of `Family.decode`, for each pixel of a picture.
-        tiny_decode: of `Family.tiny_decode`, likewise; 0 without a tiny VAE.
-        context: of the context, for each token of one half of a picture.
-        embeds: of the embeddings of prompts, likewise.
-        deep: of the deep features, for each latent pixel of one half of a picture.
-        attended: for each level with attention in `Family.predict`, the number of latent pixels per
-            pixel of that level, and the number of heads.
-        decoder_attends: whether `Family.decode` has attention over all latent pixels.
-    """
-
-    encode: float
-    predict: float
-    decode: float
-    tiny_decode: float
-    context: int
-    embeds: int
-    deep: int
-    attended: tuple[tuple[int, int], ...]
-    decoder_attends: bool
-
-
-@dataclass(frozen=True)
 class Family:
     """A model family: everything that the rest of the package needs to know about its models.
 
@@ -153,7 +125,6 @@ class Family:
         own_size: the default height and width in pixels.
         embeds_guidance: whether a network takes the guidance scale as an input, so that no negative
             prompt is predicted for.
-        activations: the largest arrays that the stages hold.
     """
 
     name: str
@@ -178,7 +149,6 @@ class Family:
     size_multiple: Callable[["Config"], int]
     own_size: Callable[["Config"], tuple[int, int]]
     embeds_guidance: Callable[["Config"], bool]
-    activations: Callable[["Config"], Activations]
     other_class_names: tuple[str, ...] = ()
     optional: tuple[Network, ...] = ()
     apart: tuple[Network, ...] = ()

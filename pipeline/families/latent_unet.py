@@ -10,14 +10,13 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Activations, Config, Network, Stage
+from pipeline.families.family import Config, Network, Stage
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.shapes import tiny_vae_of, vae_of
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.tiny_vae_config import read_tiny_vae
 from pipeline.models.unet import Context, UNet, masked_input
-from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
 from pipeline.models.vae_config import VAEConfig, read_vae
 
@@ -217,64 +216,6 @@ def own_size(config: Config) -> tuple[int, int]:
 def embeds_guidance(config: Config) -> bool:
     """Return whether the UNet takes the guidance scale as an input."""
     return config.networks["unet"].time_cond_proj_dim is not None
-
-
-def activations(config: Config) -> Activations:
-    """Return the largest arrays that the text encoders, the UNet and the VAE's decoder hold."""
-    unet = config.networks["unet"]
-    return Activations(
-        encode=max(encoder.intermediate_size for encoder in config.text_encoders.values()),
-        predict=_per_latent_pixel(unet),
-        decode=_per_pixel(config.networks["vae"]),
-        tiny_decode=0 if config.tiny_vae is None else config.tiny_vae.decoder_width,
-        context=_context(unet),
-        embeds=unet.cross_attention_dim,
-        deep=unet.block_out_channels[0],
-        attended=_attended(unet),
-        decoder_attends=config.networks["vae"].mid_block_add_attention,
-    )
-
-
-def _per_latent_pixel(config: UNetConfig) -> float:
-    """Return the number of elements in all skips and in the widest layer, per latent pixel.
-
-    A level has a quarter of the pixels of the level above it.
-    """
-    channels, top = config.block_out_channels, len(config.block_out_channels) - 1
-    skips = channels[0] + sum(
-        width * layers / 4**level + (width / 4 ** (level + 1) if level < top else 0)
-        for level, (width, layers) in enumerate(zip(channels, config.layers_per_block, strict=True))
-    )
-    widest = max(
-        (8 if config.down_depths[level] else 2) * width / 4**level
-        for level, width in enumerate(channels)
-    )
-    return skips + widest
-
-
-def _per_pixel(config: VAEConfig) -> float:
-    """Return the number of elements in the decoder's widest layer, after upsampling, per pixel."""
-    channels, top = config.block_out_channels, len(config.block_out_channels) - 1
-    return max(channels[min(level + 1, top)] / 4**level for level in range(top + 1))
-
-
-def _context(config: UNetConfig) -> int:
-    """Return the number of elements in all transformer blocks' keys and values for one token."""
-    channels = config.block_out_channels
-    depths = [*zip(channels, config.down_depths, strict=True)]
-    depths += zip(reversed(channels), config.up_depths, strict=True)
-    blocks = sum(width * sum(depth) for width, depth in depths)
-    return 2 * (blocks + channels[-1] * (config.mid_depth or 0))
-
-
-def _attended(config: UNetConfig) -> tuple[tuple[int, int], ...]:
-    levels = range(len(config.block_out_channels))
-    depths = zip(levels, config.down_depths, reversed(config.up_depths), strict=True)
-    return tuple(
-        (4**level, config.num_attention_heads[level])
-        for level, down, up in depths
-        if any(down) or any(up)
-    )
 
 
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)

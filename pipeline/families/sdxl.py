@@ -129,5 +129,4 @@ SDXL = Family(
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,
     embeds_guidance=latent_unet.embeds_guidance,
-    activations=latent_unet.activations,
 )

@@ -88,6 +88,5 @@ SD_1 = Family(
     size_multiple=latent_unet.size_multiple,
     own_size=latent_unet.own_size,
     embeds_guidance=latent_unet.embeds_guidance,
-    activations=latent_unet.activations,
 )
 SD_2 = replace(SD_1, recognise=is_version_2, aligned_sigmas=None)

@@ -12,6 +12,7 @@ parameter whole on one device. The parameters of the sets merged last are kept t
 memory and within limits, so that a set comes back without being computed again.
 """
 
+import math
 import os
 import re
 from collections import Counter, deque
@@ -35,7 +36,7 @@ from pipeline.adapters.adapter import Adapter, Inventory
 from pipeline.errors import DeviceError, InputError
 from pipeline.kernels.int8 import quantize_kernel
 from pipeline.platforms import platform_of
-from pipeline.runtime.memory import available_memory
+from pipeline.runtime.memory import available_memory, gigabytes
 from pipeline.runtime.merging import (
     KEPT_BYTES,
     KEPT_SETS,
@@ -46,7 +47,6 @@ from pipeline.runtime.merging import (
     merge,
 )
 from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
-from pipeline.runtime.plan import gigabytes
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
 # Below this, threads lose more time to the system, where they ask for memory, than they save.
@@ -185,10 +185,22 @@ class Adapters:
         """
         return self.file_bytes(more) + self._kept_bytes(more)
 
+    def device_bytes(self, more: Adapter | None = None, kept: Collection[str] = ()) -> int:
+        """Return the bytes of a device's memory that adapters take, with `more` too.
+
+        On a CPU they are those of all devices and of the host, which share one memory. Another
+        model keeps the parameters of the networks `kept` as they are without adapters.
+        """
+        changed, devices = self.bytes_of(more), self._whole.mesh.size
+        beside = self.bytes_of(more, kept) if kept else 0
+        if not self._accelerated:  # the pristine copy is that of the other model's first device
+            return changed + self.host_bytes(more) + (devices - 1) * beside
+        return beside + (math.ceil(changed / devices) if self.on_devices else 0)
+
     def check_host(self, more: Adapter) -> None:
         """Raise DeviceError if the host's memory cannot hold the pristine copy with `more`.
 
-        The memory of a CPU's devices is that of the host; `Budget` counts it.
+        The memory of a CPU's devices is that of the host; see `device_bytes`.
         """
         if self.on_devices or not self._accelerated:
             return

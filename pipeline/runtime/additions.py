@@ -1,7 +1,6 @@
 """LoRAs and textual inversions, which are loaded on top of a checkpoint."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -10,7 +9,7 @@ from pipeline.adapters.reader import read_adapter
 from pipeline.adapters.source import find_adapter
 from pipeline.errors import DeviceError, InputError
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.plan import Budget
+from pipeline.runtime.room import Room
 from pipeline.text.embeddings import Embeddings, is_embedding_name, read_embedding
 from pipeline.text.loras import is_lora_name
 
@@ -20,8 +19,7 @@ class Additions:
 
     Args:
         adapters: the LoRAs at run time.
-        budget: the memory that the checkpoint needs without additions.
-        sizes: returns the sizes, (height, width), whose programs need memory too.
+        room: the memory that holds the checkpoint; it counts the LoRAs from now on.
         widths: the width D of each text encoder.
         kept: the names of the networks that a refiner shares as they are without LoRAs.
 
@@ -32,26 +30,18 @@ class Additions:
     def __init__(
         self,
         adapters: Adapters,
-        budget: Budget,
-        sizes: Callable[[], Iterable[tuple[int, int]]],
+        room: Room,
         widths: Sequence[int],
         kept: Sequence[str] = (),
     ) -> None:
         self._adapters = adapters
         self.embeddings = Embeddings()
-        self._budget = budget
-        self._sizes = sizes
+        self._room = room
+        room.loras = self._bytes
         self._widths = widths
         self._kept = kept
         self._loading = Lock()
         self._embedding = Lock()
-
-    def budget(self, more: Adapter | None = None) -> Budget:
-        """Return the memory that is needed with the loaded LoRAs, and `more`."""
-        changed, on_host = self._adapters.bytes_of(more), self._adapters.host_bytes(more)
-        kept = self._adapters.bytes_of(more, self._kept) if self._kept else 0
-        given = {"pristine": changed, "adapters": on_host, "unchanged": kept}
-        return dataclasses.replace(self._budget, **given)
 
     def load_lora(self, source: str | Path, name: str | None) -> str:
         """Load a LoRA and return its name; see `SDXLPipeline.load_lora`."""
@@ -85,10 +75,14 @@ class Additions:
         with self._embedding:
             self.embeddings = self.embeddings.without(name)
 
+    def _bytes(self, more: Adapter | None) -> int:
+        """Return what the loaded LoRAs take, and `more`; see `Adapters.device_bytes`."""
+        return self._adapters.device_bytes(more, self._kept)
+
     def _check_room(self, more: Adapter) -> None:
         """Raise DeviceError unless there is memory for one more adapter."""
         try:
-            self.budget(more).check([*self._sizes()])
+            self._room.check(more=more)
             self._adapters.check_host(more)
         except DeviceError as error:
             raise DeviceError(f"the LoRA {more.name!r} cannot be loaded: {error}") from error

@@ -1,20 +1,21 @@
 """A second model beside the first one: it has a denoiser of its own and shares the rest."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
-import numpy as np
+from flax import nnx
 
 from pipeline.checkpoints import weights
 from pipeline.checkpoints.checkpoint import Component
-from pipeline.families.family import Config
+from pipeline.families.family import Config, Family
 from pipeline.runtime.compiled import CompiledSampler, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
-from pipeline.runtime.loading import load_networks, measure_networks, trace_networks
-from pipeline.runtime.model_size import ModelSize
-from pipeline.runtime.programs import PROGRAMS
+from pipeline.runtime.loading import load_networks, trace_networks
+from pipeline.runtime.program import Target
+from pipeline.runtime.programs import PROGRAMS, Entry, program_names
+from pipeline.runtime.room import Model
 
 
 @dataclass(frozen=True)
@@ -38,32 +39,47 @@ class Beside:
         return name
 
 
-def measure_beside(
-    second: Beside, dtype: np.dtype[Any], cache: ExecutableCache | None = None
-) -> ModelSize:
-    """Return the sizes of a second model's networks in a dtype."""
-    networks = trace_networks(second.config, dtype, cache)
-    return measure_networks(second.config, networks, dtype, cache)
+def models_of(
+    target: Target,
+    networks: Mapping[str, nnx.Module],
+    second: Beside | None = None,
+    cache: ExecutableCache | None = None,
+) -> list[Model]:
+    """Return what the memory has to hold: a model, and the second one beside it.
+
+    `networks` are the first model's by name; shapes suffice in place of their parameters.
+    """
+    first = Model("", target, networks, [*networks], program_names(target))
+    if second is None:
+        return [first]
+    other = replace(target, config=second.config, quantization=None)
+    shared = _shared_names(target.config.family, second)
+    programs = [name for name in program_names(other) if name not in shared]
+    own = trace_networks(second.config, target.dtype, cache)
+    return [first, Model("refiner", other, own, [second.own], programs)]
 
 
-def load_beside(
-    run: CompiledSampler, second: Beside, cache: ExecutableCache | None
-) -> CompiledSampler:
+def load_beside(run: CompiledSampler, second: Beside) -> CompiledSampler:
     """Load a second model for the devices and the size of the first one.
 
     The two share the programs that run the same networks, and the parameters of all networks but
     the denoiser as they are now: LoRAs that are merged into the first model later do not change
     these. The second model's denoiser is never quantised.
+
+    Raises:
+        DeviceError: if the memory cannot hold both.
     """
-    target = replace(run.target, config=second.config, quantization=None)
-    networks = trace_networks(second.config, target.dtype, cache)
+    room = run.room
+    model = room.models[-1]
+    target, networks = model.target, model.networks
     found = weights.match_weights(networks[second.own], second.denoiser.open)
     loaded = load_networks({second.own: found}, place_on(target.mesh))
     shared = _shared(run, second)
-    cached = load_cached(target, cache, without=shared)
-    executables = compile_missing(target, networks, cache, cached, shared)
+    cached = load_cached(target, room.cache, without=shared)
+    executables = compile_missing(target, networks, room.cache, cached, shared)
+    room.admit(target, executables.bytes)
     parameters = run.parameters.beside(loaded, [*second.config.networks])
-    return CompiledSampler(target, executables, parameters, cache)
+    return CompiledSampler(target, executables, parameters, room)
 
 
 def resized_beside(run: CompiledSampler, first: CompiledSampler, second: Beside) -> CompiledSampler:
@@ -73,10 +89,15 @@ def resized_beside(run: CompiledSampler, first: CompiledSampler, second: Beside)
 
 def _shared(first: CompiledSampler, second: Beside) -> dict[str, jax.stages.Compiled]:
     """Return the first model's programs that run the same networks of both models."""
-    families = first.target.config.family, second.config.family
+    names = _shared_names(first.target.config.family, second)
+    return {name: each for name, each in first.executables.items() if name in names}
 
-    def is_shared(program: str) -> bool:
-        of_first, of_second = (PROGRAMS[program].networks(family) for family in families)
+
+def _shared_names(first: Family, second: Beside) -> set[str]:
+    """Return the names of the programs that run the same networks of both models."""
+
+    def is_shared(program: Entry) -> bool:
+        of_first, of_second = (program.networks(each) for each in (first, second.config.family))
         return of_first == of_second and second.own not in of_second
 
-    return {name: each for name, each in first.executables.items() if is_shared(name)}
+    return {name for name, program in PROGRAMS.items() if is_shared(program)}

@@ -6,7 +6,6 @@ so that nothing compiles after startup.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,10 +19,10 @@ from jax.sharding import PartitionSpec as P
 from pipeline.errors import InputError
 from pipeline.runtime import programs
 from pipeline.runtime.conditioning import Embeds, Tokens
-from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import Executables, compile_missing, load_cached
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Target
+from pipeline.runtime.room import Room
 from pipeline.runtime.sampler import Context, Deep, Stepped
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
@@ -93,11 +92,12 @@ class CompiledSampler:
         target: what the executables were compiled for.
         executables: the executables of all the target's programs.
         parameters: the parameters of the networks.
-        cache: stores the executables of other sizes; None stores nothing.
+        room: the memory that holds them; other sizes need to fit into it.
 
     Attributes:
         target: what the executables were compiled for.
         parameters: the parameters that every run takes.
+        room: the memory that holds them.
         executables: the executables by program name.
         seconds: how long each took to load or compile, by program name, except shared ones.
         compile_seconds: seconds spent on the executables: "hit" for those from the cache, "miss"
@@ -109,7 +109,7 @@ class CompiledSampler:
         target: Target,
         executables: Executables,
         parameters: Parameters,
-        cache: ExecutableCache | None = None,
+        room: Room,
     ):
         self.mesh = target.mesh
         self.shapes = target.shapes
@@ -122,7 +122,7 @@ class CompiledSampler:
         }
         self.target = target
         self._config = target.config
-        self._cache = cache
+        self.room = room
         self.parameters = parameters
         self._whole = NamedSharding(target.mesh, P())
         self._by_image = NamedSharding(target.mesh, P("images"))
@@ -139,13 +139,17 @@ class CompiledSampler:
 
         The two share the parameters, and the programs that do not depend on the size. Programs in
         `given` are not compiled either.
+
+        Raises:
+            DeviceError: if the memory cannot hold the size beside the others.
         """
-        target = replace(self.target, shapes=replace(self.shapes, height=height, width=width))
+        target, cache = self.target.resized(height, width), self.room.cache
         shared = {**given, **self._unsized}
-        cached = load_cached(target, self._cache, without=shared)
+        cached = load_cached(target, cache, without=shared)
         networks = self.parameters.networks
-        executables = compile_missing(target, networks, self._cache, cached, shared)
-        return CompiledSampler(target, executables, self.parameters, self._cache)
+        executables = compile_missing(target, networks, cache, cached, shared)
+        self.room.admit(target, executables.bytes)
+        return CompiledSampler(target, executables, self.parameters, self.room)
 
     @property
     def _unsized(self) -> dict[str, jax.stages.Compiled]:

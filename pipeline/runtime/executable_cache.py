@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import flax
 import jax
@@ -75,7 +75,7 @@ class ExecutableCache:
             parts = pickle.loads(content)
             return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
 
-        return self._load(self._file_name(name, cache_key, *_where(devices)), read)
+        return self._load(self._file_name(name, cache_key, *where(devices)), read)
 
     def store(
         self,
@@ -89,18 +89,22 @@ class ExecutableCache:
         def write() -> bytes:
             return pickle.dumps(serialize_executable.serialize(executable))
 
-        self._store(self._file_name(name, cache_key, *_where(devices)), write)
+        self._store(self._file_name(name, cache_key, *where(devices)), write)
+
+    def get(self, name: str, cache_key: object) -> Any:
+        """Return the value stored for `cache_key`; None if there is none."""
+        return self._load(self._file_name(name, cache_key), pickle.loads)
+
+    def put(self, name: str, cache_key: object, value: object) -> None:
+        """Store a value, which is anything that can be pickled."""
+        self._store(self._file_name(name, cache_key), lambda: pickle.dumps(value))
 
     def get_or_create(self, name: str, cache_key: object, make: Callable[[], T]) -> T:
-        """Return the value stored for `cache_key`; make and store it if there is none.
-
-        The value is anything that can be pickled and is slow to make.
-        """
-        file_name = self._file_name(name, cache_key)
-        made = self._load(file_name, pickle.loads)
+        """Return the value stored for `cache_key`; make and store it if there is none."""
+        made = self.get(name, cache_key)
         if made is None:
             made = make()
-            self._store(file_name, lambda: pickle.dumps(made))
+            self.put(name, cache_key, made)
         return made
 
     def _file_name(self, name: str, *cache_key: object) -> str:
@@ -147,7 +151,7 @@ class ExecutableCache:
                 file.unlink(missing_ok=True)
 
 
-def _where(devices: Sequence[jax.Device]) -> tuple[object, str]:
+def where(devices: Sequence[jax.Device]) -> tuple[object, str]:
     """Return the kinds of the devices, and the version of their runtime: libtpu's or CUDA's."""
     kinds = [f"{device.platform} {device.device_kind} {device.id}" for device in devices]
     return kinds, devices[0].client.platform_version

@@ -1,8 +1,11 @@
-"""Ahead-of-time compilation of the sampler's programs, and their loading from the cache."""
+"""Ahead-of-time compilation of the sampler's programs, and their loading from the cache.
+
+The cache keeps beside each executable how much of the devices' memory it takes.
+"""
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,11 +14,23 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
-from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.executable_cache import ExecutableCache, where
 from pipeline.runtime.program import Target
 from pipeline.runtime.programs import Programs, cache_key, program_names
 
 log = logging.getLogger(__name__)
+
+
+class ProgramBytes(NamedTuple):
+    """The memory that a program takes of each device, by the compiler's own analysis.
+
+    Attributes:
+        code: bytes of its code.
+        temporaries: bytes of the arrays that only a run of it needs, and of its results.
+    """
+
+    code: int
+    temporaries: int
 
 
 class CachedExecutable(NamedTuple):
@@ -43,6 +58,31 @@ class Executables:
     def seconds(self) -> dict[str, float]:
         """How long each took to load or compile, by program name; shared ones are left out."""
         return {**self.load_seconds, **self.compile_seconds}
+
+    @property
+    def bytes(self) -> dict[str, ProgramBytes]:
+        """How much memory each takes, by program name; shared ones are left out."""
+        return {name: measured(self.by_name[name]) for name in self.seconds}
+
+
+def measured(executable: jax.stages.Compiled) -> ProgramBytes:
+    """Return what an executable takes of the memory; zeros where the backend does not say."""
+    analysis = executable.memory_analysis()
+    if analysis is None:
+        return ProgramBytes(0, 0)
+    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return ProgramBytes(
+        analysis.generated_code_size_in_bytes, analysis.temp_size_in_bytes + results
+    )
+
+
+def known_bytes(name: str, target: Target, cache: ExecutableCache | None) -> ProgramBytes | None:
+    """Return what a program takes, by the cache; None if it was never compiled into it."""
+    return None if cache is None else cache.get(*_bytes_key(name, target))
+
+
+def _bytes_key(name: str, target: Target) -> tuple[str, object]:
+    return f"{name}_bytes", (cache_key(name, target), *where([*target.mesh.devices.flat]))
 
 
 def load_cached(
@@ -88,7 +128,7 @@ def compile_missing(
     for name, found in cached.items():
         log.info("loaded %s in %.1f s", name, found.seconds)
     names = [name for name in program_names(target) if name not in there]
-    compiled = _compile_all(names, target, networks, cache)
+    compiled = compile_all(names, target, networks, cache)
     return Executables(
         by_name=there | {name: executable for name, (executable, _) in compiled.items()},
         load_seconds={name: found.seconds for name, found in cached.items()},
@@ -96,13 +136,16 @@ def compile_missing(
     )
 
 
-def _compile_all(
-    names: list[str],
+def compile_all(
+    names: Sequence[str],
     target: Target,
     networks: Mapping[str, nnx.Module],
     cache: ExecutableCache | None,
 ) -> dict[str, tuple[jax.stages.Compiled, float]]:
-    """Compile programs, started in this order; return the executables and their seconds."""
+    """Compile programs, started in this order; return the executables and their seconds.
+
+    The arguments are those of `compile_missing`.
+    """
     if not names:
         return {}
     builder = Programs(target, networks)
@@ -117,6 +160,7 @@ def _compile_all(
         if cache is not None:
             devices = list(target.mesh.devices.flat)
             cache.store(name, cache_key(name, target), devices, executable)
+            cache.put(*_bytes_key(name, target), measured(executable))
         return executable, seconds
 
     with ThreadPoolExecutor(len(names), thread_name_prefix="compile") as threads:

@@ -20,7 +20,6 @@ from pipeline.families.family import Config, Network
 from pipeline.models.layers import merge_kernels
 from pipeline.models.quantized import quantize
 from pipeline.runtime.executable_cache import ExecutableCache
-from pipeline.runtime.model_size import ModelSize, model_size
 from pipeline.text.tokenizer import Tokenizers, identity
 
 log = logging.getLogger(__name__)
@@ -72,31 +71,8 @@ def trace_networks(
 
     if cache is None:
         return trace()
-    key = config.networks, dtype.name, *_quantized(quantization)
-    return cache.get_or_create("shapes", key, trace)
-
-
-def measure_networks(
-    config: Config,
-    networks: Mapping[str, Any],
-    dtype: np.dtype[Any],
-    cache: ExecutableCache | None = None,
-    quantization: str | None = None,
-) -> ModelSize:
-    """Return the sizes of the networks that `trace_networks` returned for the same arguments.
-
-    They are taken from the cache if they are in it.
-    """
-    measure = partial(model_size, config, networks)
-    if cache is None:
-        return measure()
-    key = config.family.name, config.networks, dtype.name, *_quantized(quantization)
-    return cache.get_or_create("sizes", key, measure)
-
-
-def _quantized(quantization: str | None) -> tuple[str, ...]:
-    """Return the part of a key of the cache that only quantised networks have."""
-    return () if quantization is None else (quantization,)
+    quantized = () if quantization is None else (quantization,)
+    return cache.get_or_create("shapes", (config.networks, dtype.name, *quantized), trace)
 
 
 def find_networks(
@@ -113,6 +89,13 @@ def find_networks(
         CheckpointError: if the tensors in the files do not fit the networks.
     """
     networks = trace_networks(checkpoint.config, dtype, cache, quantization)
+    return match_networks(checkpoint, networks)
+
+
+def match_networks(
+    checkpoint: Checkpoint[Config], networks: Mapping[str, Any]
+) -> dict[str, PendingWeights[Any]]:
+    """Do what `find_networks` does, for the networks that `trace_networks` returned."""
     return {
         name: weights.match_weights(network, partial(checkpoint.tensors, name))
         for name, network in networks.items()

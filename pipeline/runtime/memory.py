@@ -1,15 +1,9 @@
 """Available memory: of each device, or of the whole machine for a CPU."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jax
-
-from pipeline.runtime.compiled import choose_layout
-from pipeline.runtime.device_kinds import KINDS, NEAREST, DeviceKind
-from pipeline.runtime.model_size import ModelSize
-from pipeline.runtime.plan import Budget
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -25,33 +19,6 @@ RECLAIMABLE = ("inactive_file", "active_file")
 SWAP_FILES = ("memory.swap.max", "memory.swap.current")
 
 
-def budget_of(
-    model: ModelSize,
-    devices: Sequence[jax.Device],
-    images: int,
-    tokens: int,
-    refiner: ModelSize | None = None,
-    per_picture: int = 1,
-    step_cache: bool = False,
-) -> Budget:
-    """Return the budget of a pipeline on these devices, of which `per_picture` share a picture."""
-    layout = partial(choose_layout, len(devices), per_picture=per_picture)
-    kind, memory = kind_of(devices[0]), device_memory(devices[0])
-    return Budget(
-        model, kind, memory, layout, images, tokens, refiner=refiner, step_cache=step_cache
-    )
-
-
-def kind_of(device: jax.Device) -> DeviceKind:
-    """Return the kind of a device; for an unlisted device, the kind that is likely most similar."""
-    return _listed(device) or NEAREST.get(device.platform, NEAREST["gpu"])
-
-
-def _listed(device: jax.Device) -> DeviceKind | None:
-    named = (kind for kind in KINDS if device.device_kind.startswith(kind.names))
-    return next(named, None)
-
-
 def device_memory(device: jax.Device) -> int | None:
     """Return the number of bytes that JAX can use on a device; None if it is not known.
 
@@ -59,11 +26,12 @@ def device_memory(device: jax.Device) -> int | None:
     """
     if device.platform == "cpu":
         return available_memory()
-    reported = (device.memory_stats() or {}).get("bytes_limit")
-    if reported:
-        return int(reported)
-    kind = _listed(device)
-    return None if kind is None else kind.memory
+    return (device.memory_stats() or {}).get("bytes_limit") or None
+
+
+def gigabytes(size: int) -> str:
+    """Return a number of bytes in GB, or in MB where it is small."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:

@@ -1,7 +1,7 @@
 """A target to compile for, and a program: a function with the shapes of its arguments."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,10 @@ class Target:
     shapes: Shapes
     step_cache: bool = False
     quantization: str | None = None
+
+    def resized(self, height: int, width: int) -> "Target":
+        """Return the same for pictures of another size, in pixels."""
+        return replace(self, shapes=replace(self.shapes, height=height, width=width))
 
     @property
     def latents_shape(self) -> tuple[int, int, int]:

@@ -294,6 +294,11 @@ class Programs:
         args = (self._weights_spec("check"), images, self._column_spec(jnp.bool_))
         return self._apart(check, args, self._by_image)
 
+    @property
+    def prompts_spec(self) -> Any:
+        """The shapes and shardings of all that the slots hold of prompts, in every size."""
+        return (self._embeds_spec,) * MAX_TEXTS, self._context_spec
+
     def _networks(self, weights: Weights) -> dict[str, Any]:
         """Return networks with the given parameters, by name."""
         return {name: self._rebuild[name](leaves) for name, leaves in weights.items()}

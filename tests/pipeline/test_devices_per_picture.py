@@ -1,6 +1,5 @@
 """A picture that four devices draw together, against the same picture on one."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,6 @@ import pytest
 from pipeline import InputError, SDXLPipeline
 from pipeline.families import read_config
 from pipeline.runtime.compiled import choose_layout, make_mesh
-from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.memory import budget_of
-from pipeline.runtime.model_size import model_size
 from pipeline.runtime.program import check_rows
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
@@ -136,16 +132,3 @@ def test_heights_that_do_not_divide_are_refused(pipe: SDXLPipeline) -> None:
     check_rows(config, make_mesh(jax.devices()[:4], 1, 2), 20)  # halves alone
     with pytest.raises(InputError, match=r"height is 24; with devices_per_picture 8, .* of 16$"):
         check_rows(config, make_mesh(jax.devices()[:8], 1, 8), 24)
-
-
-def test_activations_are_planned_for_the_rows_of_a_device() -> None:
-    model = model_size(read_config(SMALLEST), trace_networks(read_config(SMALLEST), FLOAT32))
-    plan = partial(budget_of, model, jax.devices()[:4], 1, 77)
-    two, four = (plan(per_picture=n).plan([(64, 64)]) for n in (2, 4))
-    assert (two.devices, four.devices) == (2, 4)
-    assert four.weights == 2 * two.weights  # on a CPU, the bytes are those of all devices
-
-    def decode(plan: Any) -> int:
-        return next(each.temporaries for each in plan.programs if each.name == "decode")
-
-    assert decode(four) == decode(two)

@@ -320,6 +320,7 @@ def test_grid(count: int, grid: tuple[int, int]) -> None:
     assert command._grid(count) == grid
 
 
+@jax.numpy_dtype_promotion("standard")  # in the attention of text encoders, which is JAX's
 def plan(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Return the exit status, the output and the messages of `--plan`."""
     status = command.main(["--plan", *arguments])
@@ -333,14 +334,34 @@ def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
         model = ("--model", str(SMALLEST), "--images", "2")
         status, printed, messages = plan(*model, "--sizes", "16x16,24x16", capsys=capsys)
     assert (status, messages, count.value) == (0, "", 0)
-    for title in ("This machine, cpu:", "TPU v5e, 4 devices:", "TPU v6e", "NVIDIA H200, 1 device:"):
-        assert f"\n{title}" in printed
-    here, *others = printed.split("\n\n")[1:]
-    assert "2 pictures per request on 4 of them, float32" in here
-    assert all("bfloat16" in other for other in others)
-    assert re.search(r"step +24x16 +\d", here)
-    assert re.search(r"memory \d+\.\d\d GB, .* of room: fits", here)
-    assert "no GPU has been measured" in others[-1]
+    anywhere, here = printed.split("\n\n")[1:]
+    assert re.match(r"One device of any kind +bfloat16 +float32\n  text_encoder +\d", anywhere)
+    assert re.search(r"\n  unet +0\.\d MB +0\.\d MB\n  vae ", anywhere)
+    assert re.search(r"\n  a picture of 16x16 .*\n  a picture of 24x16 +\d", anywhere)
+    assert here.startswith("This machine, cpu: 2 pictures on 4 of them, float32\n  parameters ")
+    assert "programs are not counted; --cache-dir compiles them" in here
+    assert re.search(r"sum \d+\.\d MB, memory of this machine \d+\.\d\d GB: fits\n$", here)
+
+
+def test_a_plan_with_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are compiled into the folder once, and a pipeline finds them there."""
+    options = ("--model", str(SMALLEST), "--images", "1", "--cache-dir", str(tmp_path))
+    shown = []
+    for compiles in (True, False):
+        with CompilationCount() as count:
+            status, printed, _ = plan(*options, "--sizes", "16x16,24x16", capsys=capsys)
+        assert (status, count.value > 0) == (0, compiles)
+        shown.append(printed.rpartition("sum")[0])
+    assert shown[0] == shown[1]
+    assert re.search(r"\n  step of 24x16 +\d\.\d MB +\d\.\d MB\n", shown[0])
+    assert re.search(r"\n  all code \d\.\d MB, largest temporaries \d\.\d MB\n", shown[0])
+    with CompilationCount() as count:
+        used = jax.devices()[:2]
+        pipe = SDXLPipeline.from_pretrained(
+            SMALLEST, images_per_request=1, devices=used, cache_dir=tmp_path
+        )
+        pipe.add_size(16, 24)
+    assert count.value == 0
 
 
 def test_a_plan_needs_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,15 +374,17 @@ def test_a_plan_needs_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_plan_that_does_not_fit_here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Parameters and slots are known without compiling."""
     monkeypatch.setattr(memory, "available_memory", lambda: 60_000_000)
-    sizes = ("--sizes", "16x16,512x512")
-    status, printed, messages = plan("--model", str(SMALLEST), *sizes, capsys=capsys)
-    assert status == 1
-    assert "too little: does not fit" in printed
-    assert messages.startswith("error: too little memory: 16x16, 512x512, 4 pictures per request")
-    assert "leave out the size 512x512" in messages
+    options = ("--sizes", "16x16,1024x1024", "--cache-dir", str(tmp_path))
+    with CompilationCount() as count:
+        status, printed, messages = plan("--model", str(SMALLEST), *options, capsys=capsys)
+    assert (status, count.value) == (1, 0)
+    assert "memory of this machine 60.0 MB: does not fit" in printed
+    assert messages.startswith("error: too little memory: 16x16, 1024x1024, 4 pictures per request")
+    assert "leave out the size 1024x1024" in messages
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A pipeline with an int8 UNet: its layers, its memory, its LoRAs and its pictures."""
 
 import re
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,9 @@ from pipeline.families import FamilyReader, read_config
 from pipeline.kernels.int8 import Quantized, quantize_kernel
 from pipeline.models.unet import int8_layers
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import choose_layout, make_mesh, place_on
-from pipeline.runtime.device_kinds import CPU, TPU_V5E, DeviceKind
+from pipeline.runtime.compiled import make_mesh, place_on
 from pipeline.runtime.loading import find_networks, load_networks, trace_networks
-from pipeline.runtime.model_size import CONTEXT, UNET, model_size
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.plan import Budget
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.programs import PROGRAMS, cache_key
 from tests.checkpoints import EXECUTABLES, SMALLEST, copy_checkpoint, shared_pipeline
@@ -83,37 +80,15 @@ def test_the_other_networks_stay_as_they_are() -> None:
             assert jax.tree.structure(own) == jax.tree.structure(right)
 
 
-def test_the_plan_counts_a_byte_for_each_quantised_number() -> None:
-    exact, ours = (model_size(read_config(SMALLEST), networks(each)) for each in (None, INT8))
-    unet, right = ours.networks[UNET], exact.networks[UNET]
-    assert ours.networks[CONTEXT] == exact.networks[CONTEXT]
-    assert (unet.parameters, unet.tensors) == (right.parameters, right.tensors)
-    leaves = jax.tree.leaves(nnx.state(networks(INT8)["unet"]))
-    assert unet.bytes == sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    assert unet.bytes < right.bytes
-    assert exact.weights - ours.weights == right.bytes - unet.bytes
-
-
-@pytest.mark.parametrize(("kind", "widened"), [(CPU, 4), (TPU_V5E, 0)])
-def test_the_plan_counts_the_kernels_that_a_cpu_converts(kind: DeviceKind, widened: int) -> None:
-    temporaries, quantized = [], 0
-    for each in (None, INT8):
-        model = model_size(read_config(SMALLEST), networks(each, FLOAT32))
-        plan = Budget(model, kind, None, partial(choose_layout, 1), 2, 77).plan([(16, 16)])
-        temporaries += [part.temporaries for part in plan.programs if part.name == "step"]
-        quantized = model.networks[UNET].quantized
-    assert quantized > 0
-    assert temporaries[1] - temporaries[0] == widened * quantized
-
-
+@jax.numpy_dtype_promotion("standard")  # in the attention of text encoders, which is JAX's
 def test_the_plan_of_the_command_line_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for more in ([], ["--quantization", INT8]):
         assert command.main(["--plan", "--model", str(SMALLEST), *more]) == 0
-        shown.append(re.findall(r"weights ([\d.]+) MB", capsys.readouterr().out))
+        shown.append(re.findall(r"\n  unet +([\d.]+) MB +([\d.]+) MB", capsys.readouterr().out))
     exact, ours = (np.array(each, float) for each in shown)
     assert (ours < exact).all()
-    assert len(exact) > 1
+    assert exact.size == 2
 
 
 def target(**more: Any) -> Target:

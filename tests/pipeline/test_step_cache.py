@@ -15,9 +15,6 @@ from pipeline.families import read_config
 from pipeline.models.unet import UNet
 from pipeline.request import GenerateRequest
 from pipeline.runtime.compiled import make_mesh
-from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.memory import budget_of
-from pipeline.runtime.model_size import model_size
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.programs import PROGRAMS, cache_key
 from pipeline.runtime.sampler import noise
@@ -164,18 +161,6 @@ def test_the_other_programs_are_the_same_with_it() -> None:
     plain, cached = target(), target(step_cache=True)
     same = [name for name in PROGRAMS if cache_key(name, plain) == cache_key(name, cached)]
     assert same == [name for name in PROGRAMS if name != "step"]
-
-
-def test_it_is_planned() -> None:
-    here = target(step_cache=True)
-    model = model_size(here.config, trace_networks(here.config, FLOAT32))
-    budget = budget_of(model, jax.devices()[:1], 2, 77)
-    without, with_it = (
-        replace(budget, step_cache=on).plan([(16, 16)]).arrays for on in (False, True)
-    )
-    deep = here.deep_spec
-    assert deep.shape == (2, 2, 8, 8, here.config.networks["unet"].block_out_channels[0])
-    assert with_it - without == deep.size * deep.dtype.itemsize
 
 
 def test_the_command_line_refuses_an_interval_without_a_step_cache(

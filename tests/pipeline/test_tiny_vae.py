@@ -1,5 +1,6 @@
 """A pipeline with a tiny VAE: previews, pictures on request, and what it costs."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -11,11 +12,8 @@ from pipeline import __main__ as command
 from pipeline.families import FamilyReader
 from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.runtime.compiled import make_mesh
-from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.memory import budget_of
-from pipeline.runtime.model_size import model_size
 from pipeline.runtime.program import Shapes, Target
-from pipeline.runtime.programs import PROGRAMS, Programs, cache_key, program_names
+from pipeline.runtime.programs import PROGRAMS, cache_key, program_names
 from pipeline.schedulers.table import State
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount, shared_pipeline
 
@@ -122,24 +120,11 @@ def test_the_other_programs_are_the_same_with_it() -> None:
     assert cache_key("tiny_decode", changed) != cache_key("tiny_decode", tiny)
 
 
-def test_it_is_planned() -> None:
-    config = target(tiny=True).config
-    networks = trace_networks(config, FLOAT32)
-    budget = budget_of(model_size(config, networks), jax.devices()[:1], 2, 77)
-    planned = {each.name: each for each in budget.plan([(16, 16)]).programs}
-    assert planned.keys() == {*program_names(target(tiny=True))}
-    executable = Programs(target(tiny=True), networks)["tiny_decode"].compile()
-    memory = executable.memory_analysis()
-    assert memory is not None
-    near = pytest.approx(memory.temp_size_in_bytes, rel=0.5, abs=1e5)
-    assert planned["tiny_decode"].temporaries == near
-
-
+@jax.numpy_dtype_promotion("standard")  # in the attention of text encoders, which is JAX's
 def test_a_plan_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     model = ("--model", str(SMALLEST), "--tiny-vae", str(TINY), "--images", "2")
     assert command.main(["--plan", *model]) == 0
-    planned = " ".join(capsys.readouterr().out.split())
-    assert "tiny_decode 16x16" in planned
+    assert re.search(r"\n  tiny_vae +0\.\d MB", capsys.readouterr().out)
 
 
 def test_the_command_line_refuses_a_decoder_without_weights(

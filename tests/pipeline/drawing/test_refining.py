@@ -209,7 +209,6 @@ def test_loras_change_the_base_model_alone(pipe: SDXLPipeline, tmp_path: Path) -
         merged = pipe._compiled.parameters.leaves["text_encoder_2"]
         assert [*map(id, merged)] != before["text_encoder_2"]
         assert {name: [*map(id, leaves)] for name, leaves in its.items()} == before
-        assert pipe._additions.budget().unchanged > 0
     finally:
         pipe.unload_lora("one")
     np.testing.assert_array_equal(drawn(pipe), plain)

@@ -1,5 +1,6 @@
 """LoRAs at run time: merged into the parameters and taken out to the bit; nothing compiles."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -540,10 +541,8 @@ def test_the_pristine_copy_goes_with_the_loras(files: dict[str, Path], on_device
 def test_a_lora_that_does_not_fit_is_refused(
     pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget = pipe._additions.budget()
-    needs = budget.plan([*pipe._by_size]).range[0]
-    small = type(budget)(**{**vars(budget), "memory": needs})
-    monkeypatch.setattr(pipe._additions, "_budget", small)
+    room = pipe._compiled.room
+    monkeypatch.setattr(room, "memory", room.needs().total)
     message = (
         r"the LoRA 'one' cannot be loaded: too little memory: .* for LoRAs, .*load fewer LoRAs"
     )
@@ -551,6 +550,29 @@ def test_a_lora_that_does_not_fit_is_refused(
         pipe.load_lora(files["one"])
     assert not pipe.loras
     draw(pipe)
+
+
+def test_the_copy_without_loras_is_counted(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on the host of one accelerator, spread over several, and once in a CPU's memory."""
+    pipe = shared_pipeline(4)
+    held, kept = pipe._adapters, ["text_encoder_2"]
+    assert held.device_bytes(kept=kept) == 0
+    before = pipe._compiled.room.needs()
+    load(pipe, files)
+    changed, unchanged = held.bytes_of(), held.bytes_of(networks=kept)
+    assert 0 < unchanged < changed
+    assert held.device_bytes() == changed + held.host_bytes()
+    assert held.device_bytes(kept=kept) == changed + held.host_bytes() + 3 * unchanged
+    needs = pipe._compiled.room.needs()
+    assert needs.total - before.total == needs.loras == held.device_bytes()
+    monkeypatch.setattr(held, "_accelerated", True)
+    for on_devices, copy in ((False, 0), (True, math.ceil(changed / 4))):
+        monkeypatch.setattr(held, "on_devices", on_devices)
+        assert held.device_bytes() == copy
+        assert held.device_bytes(kept=kept) == copy + unchanged
+    clear(pipe)
 
 
 def test_the_host_must_hold_the_copy_of_one_accelerator(
