@@ -16,7 +16,7 @@ from pipeline.drawing.drawing import Drawing, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
-from pipeline.drawing.preparing import Drawer, make_drawing
+from pipeline.drawing.preparing import Drawer, Task, make_stage
 from pipeline.drawing.prompts import resolved
 from pipeline.facts import Facts
 from pipeline.images import metadata
@@ -230,9 +230,9 @@ class StandInPipeline(ABC):
             num_inference_steps=num_inference_steps,
         )
         self.loras: dict[str, Path] = {}
-        adapters = cast(Adapters, _Selection(self._check_loras))
+        self._adapters = cast(Adapters, _Selection(self._check_loras))
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
-        self._engine = Engine(adapters, Finisher(None, None, colours, self._describe))
+        self._engine = Engine(Finisher(None, None, colours, self._describe))
         self._runs: dict[tuple[int, int], Run] = {}
 
     def as_pipeline(self) -> SDXLPipeline:
@@ -274,20 +274,17 @@ class StandInPipeline(ABC):
         size = height or self.facts.height, width or self.facts.width
         run = self._runs.setdefault(size, Run(self, *size))
         config = SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)
-        return make_drawing(
-            checked,
-            Drawer(
-                cast(Any, config),
-                cast(Tokenizers, _Tokenizers(self.truncated)),
-                cast(CompiledSampler, run),
-            ),
-            replace(EULER, name=checked.scheduler or self.facts.scheduler),
-            Placement(Embeddings()),
-            NO_INPUTS,
-            None,
-            output_type,
-            cancelled,
+        drawer = Drawer(
+            cast(Any, config),
+            cast(Tokenizers, _Tokenizers(self.truncated)),
+            cast(CompiledSampler, run),
+            self._adapters,
         )
+        scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
+        task = Task(checked, scheduler, output_type=output_type, cancelled=cancelled)
+        stage = make_stage(task, drawer, Placement(Embeddings()))
+        stop = Event() if cancelled is None else cancelled
+        return Drawing(checked, stage, stage.total, output_type, cancelled=stop)
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """See `SDXLPipeline.begin`."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import or_
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, Unpack
@@ -28,27 +27,19 @@ from pipeline.drawing.origins import (
     NO_INPUTS,
     Given,
     Inputs,
-    check_origin,
     extended,
-    read_origin,
 )
-from pipeline.drawing.preparing import (
-    Drawer,
-    check_cache,
-    check_latents,
-    check_output,
-    make_drawing,
-)
-from pipeline.drawing.prompts import placed, resolved
-from pipeline.drawing.refining import Refiner, RefiningEngine, find_refiner
-from pipeline.errors import InputError, raise_if_cancelled
+from pipeline.drawing.planning import Enlargement, Planner, Wanted
+from pipeline.drawing.preparing import Drawer
+from pipeline.drawing.prompts import placed
+from pipeline.drawing.refining import Refiner, find_refiner
+from pipeline.errors import InputError
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.images import metadata, preview
-from pipeline.images.inputs import fitted
 from pipeline.images.screen import Screen
 from pipeline.models.quantized import QUANTIZATIONS
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
@@ -60,11 +51,8 @@ from pipeline.request import (
     Request,
     RequestSettings,
     check_count,
-    check_request,
     effective,
-    misfits,
 )
-from pipeline.resolve import again, resolve
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
 from pipeline.runtime.beside import Beside, load_beside, models_of
@@ -87,10 +75,8 @@ from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
     SCHEDULERS,
-    SchedulerConfig,
 )
 from pipeline.schedulers.recipes import Recipe
-from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embedding, Placement
 from pipeline.text.explanation import explain
 from pipeline.text.prompt_syntax import PLAIN
@@ -174,11 +160,15 @@ class SDXLPipeline:
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
         self._additions = Additions(self._adapters, compiled.room, widths, kept)
-        finisher = Finisher(config.safety_checker, screen, colours, self._describe)
-        self._engine: Engine | RefiningEngine = Engine(self._adapters, finisher)
+        self._engine = Engine(Finisher(config.safety_checker, screen, colours, self._describe))
         self._refiner = refiner
-        if refiner is not None:
-            self._engine = RefiningEngine(self._engine, refiner.engine(finisher))
+        self._planner = Planner(
+            Drawer(config, tokenizers, compiled, self._adapters),
+            refiner,
+            lambda: self.facts,
+            lambda: self._additions.embeddings,
+            self.wildcard_dir,
+        )
 
     @classmethod
     @failures_explained()
@@ -567,8 +557,7 @@ class SDXLPipeline:
                 `{"left": 64, "top": 32}`; also "right" and "bottom". The new parts are drawn with
                 `padding` pixels of the picture, 32 where None, and the result is as much larger.
             enlarge: the height and width in pixels, which must be a size that was added, at which
-                the finished pictures are drawn again. `on_step` counts the steps of each of the two
-                runs.
+                the finished pictures are drawn again. `on_step` counts the steps of both runs.
             enlarge_strength: how far the second run redraws the enlarged pictures; see `strength`.
             enlarge_steps: the steps of the second run, of which it takes that share; as many as
                 those of the first where None.
@@ -605,19 +594,17 @@ class SDXLPipeline:
             image, mask = extended(image, mask, extend)
             if asked.padding is None:
                 asked = replace(asked, padding=EXTEND_PADDING)
-        inputs = Inputs(image, mask, latents, denoising_start)
-        if enlarge is None:
-            drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled)
-            return self._drawn(drawing, on_step, on_preview)
-        second = again(asked, self.facts, enlarge_strength, enlarge_steps)
-        second = replace(second, padding=None)
-        self._check_again(second, images, enlarge)
-        drawing = self.prepare(asked, images, height, width, inputs, "np", cancelled)
-        result = self._drawn(drawing, on_step, on_preview)
-        larger = Inputs([fitted(picture, *enlarge) for picture in result.images])
-        drawing = self.prepare(second, images, *enlarge, larger, output_type, cancelled)
-        larger_result = self._drawn(drawing, on_step, on_preview)
-        return replace(larger_result, flagged=[*map(or_, result.flagged, larger_result.flagged)])
+        wanted = Wanted(
+            self._facts.images_per_request if images is None else images,
+            self._sampler(height, width),
+            Inputs(image, mask, latents, denoising_start),
+            output_type,
+            Event() if cancelled is None else cancelled,
+        )
+        if enlarge is not None:
+            second = Enlargement(self._sampler(*enlarge), enlarge_strength, enlarge_steps)
+            wanted = replace(wanted, enlargement=second)
+        return self._drawn(self._planner.plan(asked, wanted), on_step, on_preview)
 
     def _asked(
         self, prompt: str | Sequence[str] | GenerateRequest, **settings: Any
@@ -627,15 +614,6 @@ class SDXLPipeline:
         if isinstance(prompt, GenerateRequest):
             return replace(prompt, **given)
         return GenerateRequest(prompt, **given)
-
-    def _check_again(
-        self, request: GenerateRequest, images: int | None, size: tuple[int, int]
-    ) -> None:
-        """Raise InputError unless finished pictures can be drawn again in another size."""
-        self._sampler(*size)
-        if self._config.takes_mask:
-            raise InputError("enlarge needs a model that is not for inpainting; leave it out")
-        check_request(request, self._facts.images_per_request if images is None else images)
 
     def _drawn(
         self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None
@@ -656,7 +634,7 @@ class SDXLPipeline:
             if drawing.error is None and drawing.done > reported:
                 reported = drawing.done
                 if on_step is not None:
-                    on_step(reported, drawing.total, drawing.latents())
+                    on_step(reported, drawing.total, drawing.newest_latents())
                 if on_preview is not None and reported < drawing.total:
                     on_preview(partial(self._looks, drawing))
         if drawing.error is not None:
@@ -686,39 +664,14 @@ class SDXLPipeline:
             Cancelled: if `cancelled` is set.
             InputError: if a value cannot be used; the message names it.
         """
-        facts = self.facts
-        count = facts.images_per_request if images is None else images
-        check_count("images", count, 1, facts.images_per_request)
-        checked = resolve(check_request(request, count), facts, has_image=inputs.image is not None)
-        checked = resolved(checked, self.wildcard_dir, cancelled)
-        scheduler = self._scheduler_of(checked)
-        refiner = self._refiner
-        if refiner is not None:
-            checked = refiner.fitting(checked, scheduler, inputs.denoising_start)
-        check_output(checked, output_type, facts.tiny_vae is not None, refiner is not None)
-        check_cache(checked, facts.step_cache)
-        check_latents(inputs)
-        check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
-        run = self._sampler(height, width)
-        self._adapters.check(checked.lora_weights)
-        embeddings = self._additions.embeddings
-        raise_if_cancelled(cancelled)
-        origin = read_origin(inputs, count, run.shapes.height, run.shapes.width, checked.padding)
-        if origin is not None and output_type == "np":
-            origin.check_one_size()
-        drawing = make_drawing(
-            checked,
-            Drawer(self._config, self._tokenizers, run),
-            scheduler,
-            Placement(embeddings),
+        wanted = Wanted(
+            self._facts.images_per_request if images is None else images,
+            self._sampler(height, width),
             inputs,
-            origin,
             output_type,
-            cancelled,
+            Event() if cancelled is None else cancelled,
         )
-        if refiner is not None and checked.ends_early:
-            drawing.then = refiner.prepare(drawing, scheduler, origin, embeddings)
-        return drawing
+        return self._planner.plan(request, wanted)
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots, in which `advance` draws them.
@@ -795,22 +748,6 @@ class SDXLPipeline:
         if chunks == 1:
             return Length(tokens.count, length, tokens.truncated)
         return Length(tokens.count - 2, chunks * (length - 2), tokens.truncated, tokens.chunks)
-
-    def _scheduler_of(self, request: Request) -> SchedulerConfig:
-        """Return the configuration of the scheduler that draws a request.
-
-        Raises:
-            InputError: if the settings do not fit together or do not fit the model.
-        """
-        for misfit in misfits(request, self._facts.scheduler):
-            raise InputError(str(misfit))
-        return self._config.schedulers.choose(
-            request.scheduler,
-            request.sigma_schedule,
-            request.timestep_spacing,
-            parse_timesteps(request.timesteps),
-            request.eta,
-        )
 
     def _sampler(self, height: int | None, width: int | None) -> CompiledSampler:
         default = self._facts

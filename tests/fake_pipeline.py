@@ -90,7 +90,7 @@ class FakePipeline(StandInPipeline):
             raise KeyError("a secret")
         if number_of("exhaust") in prompts:
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16.0GiB")
-        drawings = [seat.drawing for seat in self._engine._seats.values()]
+        drawings = [seat.job.drawing for seat in self._engine._seats.values()]
         return Computation(lambda: self._wait(drawings))
 
     def _wait(self, drawings: list[Drawing]) -> None:
@@ -158,8 +158,9 @@ class FakePipeline(StandInPipeline):
         if request.prompt == "refuse":
             raise InputError("not this")
         drawing = super().prepare(request, images, height, width, inputs, output_type, cancelled)
+        start = drawing.first.start
         if request.prompt == "overflow":
-            drawing.start = replace(drawing.start, init_noise_sigma=math.nan)
+            start = replace(start, init_noise_sigma=math.nan)
         if image is not None:
             # The number that stands for the prompt stands for the picture too.
             colours = int(read_image(image).mean() * 255), 0
@@ -167,8 +168,8 @@ class FakePipeline(StandInPipeline):
                 colours = colours[0], int(read_mask(mask).mean() * 255)
             number = number_of(f"{request.prompt} {colours}")
             self.colours[number] = colours
-            ids = np.full_like(drawing.start.input_ids, number)
-            drawing.start = replace(drawing.start, input_ids=ids)
+            start = replace(start, input_ids=np.full_like(start.input_ids, number))
+        drawing.first = replace(drawing.first, start=start)
         return drawing
 
 

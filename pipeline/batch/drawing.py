@@ -100,7 +100,7 @@ def draw(
                 if (following := next(prepared, None)) is None:
                     break
                 item, drawing = following
-                for text in (*drawing.truncated, *drawing.negative_truncated):
+                for text in (*drawing.first.truncated, *drawing.first.negative_truncated):
                     if text and item.place == 0:
                         on_cut(f"{item.line.where}: cut off, too long: {text}")
                 pipe.begin(drawing)

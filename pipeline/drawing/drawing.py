@@ -1,7 +1,7 @@
 """A drawing: the pictures of one request, from their start to the end."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -14,16 +14,17 @@ from PIL import Image
 from pipeline.errors import Cancelled
 from pipeline.images.canvas import Frame
 from pipeline.request import Request
+from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import Start
-from pipeline.runtime.work import Work, pack
+from pipeline.runtime.work import Work
 from pipeline.schedulers.table import Schedule, State
 from pipeline.text.embeddings import Placement
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished picture.
+    """A picture that a stage has drawn.
 
     Attributes:
         index: its place in the request.
@@ -67,21 +68,107 @@ class Result:
     unblurred: dict[int, Image.Image] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """The newest completed evaluation of a drawing's pictures.
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The part of some pictures of a request that one model draws.
 
     Attributes:
-        before: the state of all slots before it.
-        after: the state after it.
-        slots: the slot of each picture that was in it, by index.
-        evaluations: the number of the evaluation of each, by index, counted from 0.
+        request: the request as the pictures name it.
+        run: the programs of the model and the size.
+        adapters: the LoRAs of the model.
+        loras: the weights of those that it draws with, in the denoisers and in the text encoders,
+            by name.
+        schedule: the schedule of its steps.
+        start: all that the pictures start from, beside latents of the stage before.
+        work: the work of each picture.
+        text_of_step: `[n, steps, 2]`, which of the texts in `start` each step uses for the negative
+            prompt and for the prompt.
+        placement: the embeddings that the prompts use.
+        output_type: the kind of its results, one of `OUTPUT_TYPES`.
+        truncated, negative_truncated: see `Result`.
+        frames: the picture around each part that is drawn; none if they are drawn as a whole.
+        before: the number of steps that earlier stages take.
+        then: returns the job that goes on from a picture of a job; None if the picture is finished.
+            A worker calls it.
     """
 
+    request: Request
+    run: CompiledSampler
+    adapters: Adapters
+    loras: Mapping[str, tuple[float, float]]
+    schedule: Schedule
+    start: Start
+    work: Sequence[Work[np.ndarray]]
+    text_of_step: np.ndarray
+    placement: Placement
+    output_type: str
+    truncated: list[str]
+    negative_truncated: list[str]
+    frames: Sequence[Frame] = ()
+    before: int = 0
+    then: "Callable[[Job, Picture], Job] | None" = None
+
+    @property
+    def total(self) -> int:
+        """The number of steps up to its end."""
+        return self.before + len(self.schedule.stops)
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations of the network for each picture."""
+        return self.schedule.stops[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A picture of a request in one of its stages.
+
+    Attributes:
+        drawing: the request's pictures.
+        index: its place among them.
+        stage: the stage.
+        row: its place among the pictures of the stage.
+        latents: `[h, w, C]` float32, those that another model has drawn so far, to go on from; or
+            None.
+        flagged: whether an earlier stage's picture was flagged.
+    """
+
+    drawing: "Drawing"
+    index: int
+    stage: Stage
+    row: int
+    latents: np.ndarray | None = None
+    flagged: bool = False
+
+    def work(self, evaluation: int) -> Work[np.ndarray]:
+        """Return the row of its work for an evaluation."""
+        numbers, integers = self.stage.work[self.row]
+        return Work(numbers[evaluation], integers[evaluation])
+
+    def texts(self, evaluation: int) -> tuple[int, int]:
+        """Return which texts of `start` an evaluation uses, the negative one first."""
+        step = bisect_right(self.stage.schedule.stops, evaluation)
+        negative, positive = self.stage.text_of_step[self.row, step].tolist()
+        return negative, positive
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The newest completed evaluation of a picture.
+
+    Attributes:
+        job: the picture in its stage.
+        slot: its slot.
+        number: the number of the evaluation in the stage, counted from 0.
+        before: the state of all slots before it.
+        after: the state after it.
+    """
+
+    job: Job
+    slot: int
+    number: int
     before: State
     after: State
-    slots: dict[int, int]
-    evaluations: dict[int, int]
 
 
 @dataclass(eq=False)
@@ -90,45 +177,28 @@ class Drawing:
 
     Attributes:
         request: the checked request.
-        named: the request as its pictures name it.
-        run: the programs of its size.
-        schedule: the schedule of its steps.
-        start: all that its pictures start from.
-        text_of_step: `[images, steps, 2]`, which of the texts in `start` each step uses for the
-            negative prompt and for the prompt.
-        guided: the number of evaluations with guidance, which come first.
-        placement: the embeddings that its prompts use.
+        first: the first stage of all its pictures.
+        total: the number of steps of all stages.
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
-        truncated, negative_truncated: see `Result`.
-        frames: the picture around each part that is drawn; none if they are drawn as a whole.
-        skipped: the number of steps of the run that another model took before.
-        then: the drawing of the refiner, which goes on from the latents of this one; or None.
-        lora_hashes: the names and hashes of the LoRAs that it is drawn with; None without any.
+        latents: `[images, h, w, C]` float32, those that another model has drawn, to go on from; or
+            None.
         cancelled: set it to stop the drawing within two steps.
+        lora_hashes: the names and hashes of the LoRAs that it is drawn with; None without any.
         begun: the number of its pictures that have begun to wait for slots, in order.
         entered: the number of those that have entered a slot.
-        vacated: the number of those whose slot is free, or will be after the next evaluation.
+        vacated: the number of those whose first slot is free, or will be after the next evaluation.
         steps: the number of completed steps of each picture.
         pictures: the finished pictures by index.
         error: the reason why it ended early; None if it did not.
-        newest: its newest completed evaluation; None before the first one.
+        newest: the newest completed evaluation of each picture, by index.
     """
 
     request: Request
-    named: Request
-    run: CompiledSampler
-    schedule: Schedule
-    start: Start
-    text_of_step: np.ndarray
-    guided: int
-    placement: Placement
+    first: Stage
+    total: int
     output_type: str
-    truncated: list[str]
-    negative_truncated: list[str]
-    frames: Sequence[Frame] = ()
+    latents: np.ndarray | None = None
     cancelled: Event = field(default_factory=Event)
-    skipped: int = 0
-    then: "Drawing | None" = None
     lora_hashes: str | None = None
     begun: int = 0
     entered: int = 0
@@ -136,27 +206,10 @@ class Drawing:
     steps: list[int] = field(init=False)
     pictures: dict[int, Picture] = field(default_factory=dict)
     error: Exception | None = None
-    newest: Evaluated | None = None
+    newest: dict[int, Evaluated] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.steps = [0] * self.request.images
-        self._work = [self._work_of(seed) for seed in self.request.seeds]
-
-    def _work_of(self, seed: int) -> Work[np.ndarray]:
-        scales = self.request.guidance, self.request.guidance_rescale
-        return pack(self.schedule, *scales, self.guided, seed, self.request.cache_interval)
-
-    @property
-    def total(self) -> int:
-        """The number of steps, with those of the refiner."""
-        if self.then is None:
-            return len(self.schedule.stops)
-        return self.then.skipped + self.then.total
-
-    @property
-    def evaluations(self) -> int:
-        """The number of evaluations of the network for each picture."""
-        return self.schedule.stops[-1]
 
     @property
     def done(self) -> int:
@@ -173,46 +226,51 @@ class Drawing:
         """Whether all pictures that have begun are finished, and others have not begun."""
         return not self.is_over and len(self.pictures) == self.begun
 
-    def work(self, index: int, evaluation: int) -> Work[np.ndarray]:
-        """Return the row of a picture's work for an evaluation."""
-        numbers, integers = self._work[index]
-        return Work(numbers[evaluation], integers[evaluation])
+    def begin(self, pictures: int | None) -> list[Job]:
+        """Return the jobs of the next pictures; None means all that are left."""
+        left = self.request.images - self.begun
+        first = self.begun
+        self.begun += left if pictures is None else min(pictures, left)
+        return [self._job(index) for index in range(first, self.begun)]
 
-    def texts(self, index: int, evaluation: int) -> tuple[int, int]:
-        """Return which texts in `start` an evaluation of a picture uses, the negative one first."""
-        step = bisect_right(self.schedule.stops, evaluation)
-        negative, positive = self.text_of_step[index, step].tolist()
-        return negative, positive
+    def _job(self, index: int) -> Job:
+        latents = None if self.latents is None else self.latents[index]
+        return Job(self, index, self.first, index, latents)
+
+    def complete(self, evaluated: Evaluated) -> None:
+        """Note an evaluation that is complete."""
+        job, stage = evaluated.job, evaluated.job.stage
+        self.newest[job.index] = evaluated
+        steps = stage.before + bisect_right(stage.schedule.stops, evaluated.number + 1)
+        self.steps[job.index] = max(self.steps[job.index], steps)
 
     def stop(self) -> None:
         """End the drawing because it was cancelled."""
         self.error = Cancelled(f"stopped after {self.done} of {self.total} steps")
 
-    def has_left(self, index: int) -> bool:
-        """Return whether a picture is finished, or the refiner draws it."""
-        newest = None if self.then is None else self.then.newest
-        return index in self.pictures or (newest is not None and index in newest.slots)
-
     def forget(self) -> None:
-        """Forget the newest evaluation, which holds the state of all slots."""
-        self.newest = None
-        if self.then is not None:
-            self.then.forget()
+        """Forget the newest evaluations, which hold the state of all slots."""
+        self.newest.clear()
 
-    def latents(self) -> Array:
-        """Return the newest latents of the pictures that are drawn, `[n, h, w, C]` float32.
+    def newest_latents(self) -> Array:
+        """Return the newest latents of the pictures in the latest stage, `[n, h, w, C]` float32.
 
         They are the devices' own array if the pictures fill all slots. Otherwise they take a way
         over the host, because a program that selects some would have to be compiled.
         """
-        if self.then is not None and self.then.newest is not None:
-            return self.then.latents()
-        assert self.newest is not None
-        slots = [slot for _, slot in sorted(self.newest.slots.items())]
-        latents = self.newest.after.latents
-        if slots == [*range(len(latents))]:
+        latest = max(each.job.stage.before for each in self.newest.values())
+        newest = [
+            evaluated
+            for _, evaluated in sorted(self.newest.items())
+            if evaluated.job.stage.before == latest
+        ]
+        latents = newest[0].after.latents
+        is_whole = [each.slot for each in newest] == [*range(len(latents))]
+        if is_whole and all(each.after.latents is latents for each in newest):
             return latents
-        return jax.device_put(np.asarray(latents)[slots])
+        return jax.device_put(
+            np.stack([np.asarray(each.after.latents)[each.slot] for each in newest])
+        )
 
     def result(self) -> Result:
         """Return the result of a drawing whose pictures are all finished."""
@@ -222,8 +280,8 @@ class Drawing:
             images=images if self.output_type == "pil" else np.stack(images),
             seeds=self.request.seeds,
             flagged=[picture.flagged for picture in pictures],
-            truncated=self.truncated,
-            negative_truncated=self.negative_truncated,
+            truncated=self.first.truncated,
+            negative_truncated=self.first.negative_truncated,
             variation_seeds=self._variation_seeds,
             unblurred={
                 picture.index: picture.unblurred

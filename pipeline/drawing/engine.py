@@ -1,22 +1,26 @@
-"""The engine: it advances all pictures in the slots, and lets others enter and leave.
+"""The engine: it advances all pictures in slots, and lets others enter and leave.
 
-The host is ahead of the devices: it queues the next evaluations while they compute one, so that
-they never wait for it. A worker makes pictures of what was decoded, so that no evaluation waits for
-a check or a conversion.
+Every model has slots for each size of pictures, and those with pictures take turns. The host is
+ahead of the devices: it queues the next evaluations while they compute one, so that they never wait
+for it. A worker makes pictures of what was decoded, so that no evaluation waits for a check or a
+conversion.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from itertools import chain, takewhile
 
 import jax
 import numpy as np
 
-from pipeline.drawing.drawing import Drawing, Evaluated, Picture, Progress
+from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Progress, Stage
 from pipeline.drawing.finishing import Final, Finisher
-from pipeline.errors import NotFiniteError, ScreenError
+from pipeline.errors import InputError, NotFiniteError, ScreenError
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.slots import Slots
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.slots import Entry, Slots
 from pipeline.schedulers.table import State
 
 AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
@@ -27,11 +31,11 @@ _IDLE_S = 0.01
 
 @dataclass(frozen=True)
 class _Part:
-    """A drawing's part of an evaluation: its pictures' slots and evaluations, by index."""
+    """A stage's part of an evaluation: its pictures' slots and evaluations."""
 
-    drawing: Drawing
-    slots: dict[int, int]
-    evaluations: dict[int, int]
+    stage: Stage
+    slots: dict[Job, int]
+    evaluations: dict[Job, int]
     final: Final | None
 
 
@@ -49,16 +53,15 @@ class _Decoded:
     """Decoded pictures of a drawing, and what the worker makes of them."""
 
     drawing: Drawing
-    final: Final
-    pictures: Future[list[Picture]]
+    pictures: Future[list[Picture | Job]]
+    count: int
 
 
 @dataclass
 class _Seat:
     """A picture in a slot, the evaluation of it that comes next, and the texts in its context."""
 
-    drawing: Drawing
-    index: int
+    job: Job
     evaluation: int = 0
     texts: tuple[int, int] = (0, 0)
 
@@ -66,110 +69,105 @@ class _Seat:
 class Engine:
     """Draws the pictures of all drawings that have begun, as many at once as there are slots.
 
-    Drawings enter in the order in which they begin, picture by picture. A drawing of another size,
-    or with other LoRAs, waits until the slots are empty; so do all that begin after it. Only one
-    thread at a time may use an engine.
+    Pictures enter in the order in which they begin, after those that go on with a further stage.
+    One with other LoRAs waits until the slots of its model are empty, and one of a model and size
+    whose slots are full until one is free; so do all that begin after it. Only one thread at a time
+    may use an engine.
 
     Args:
-        adapters: the LoRAs at run time.
         finisher: makes results from latents.
 
     Attributes:
-        evaluations: the number of evaluations so far, each of all pictures in slots.
+        evaluations: the number of evaluations so far, each of all pictures in the slots of a model
+            and size.
         picture_evaluations: the number of pictures in them, summed up.
     """
 
-    def __init__(self, adapters: Adapters, finisher: Finisher):
+    def __init__(self, finisher: Finisher):
         self.evaluations = 0
         self.picture_evaluations = 0
-        self._adapters = adapters
         self._finisher = finisher
-        self._slots: Slots | None = None
-        self._seats: dict[int, _Seat] = {}
+        self._slots: dict[CompiledSampler, Slots] = {}  # the next to advance comes first
+        self._seats: dict[tuple[Slots, int], _Seat] = {}
         self._flights: deque[_Flight] = deque()
-        self._waiting: dict[Drawing, None] = {}  # drawings with pictures that wait, in order
+        self._continuing: deque[Job] = deque()  # pictures that wait for a further stage
+        self._waiting: deque[Job] = deque()  # pictures that wait for their first one
         self._decoded: list[_Decoded] = []
 
     @property
     def is_busy(self) -> bool:
         """Whether any drawing is under way or waits."""
-        return bool(self._waiting or self._seats or self._flights or self._decoded)
+        waits = self._continuing or self._waiting
+        return bool(waits or self._seats or self._flights or self._decoded)
 
     @property
     def is_finishing(self) -> bool:
         """Whether the worker alone has something to do."""
-        return bool(self._decoded) and not (self._seats or self._flights)
+        return bool(self._decoded) and not (self._seats or self._flights or self._continuing)
 
     @property
     def in_slots(self) -> int:
         """Number of slots with a picture."""
         return len(self._seats)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether pictures wait for slots."""
-        return bool(self._waiting)
-
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots; None means all that are left."""
-        left = drawing.request.images - drawing.begun
-        drawing.begun += left if pictures is None else min(pictures, left)
-        self._waiting[drawing] = None
+        self._waiting += drawing.begin(pictures)
 
-    def advance(self, idle: bool = True) -> list[Progress]:
-        """Queue an evaluation of all pictures in slots, and wait for the oldest one if need be.
+    def advance(self) -> list[Progress]:
+        """Queue an evaluation of pictures in slots, and wait for the oldest one if need be.
 
         After an exception the slots are empty, and no drawing goes on.
-
-        Args:
-            idle: whether to wait for a moment if only the worker has something to do.
 
         Returns:
             The drawings that moved: with pictures or steps that are complete, or an error. The list
             may be empty while the first evaluations are under way.
         """
         try:
-            return self._advance(idle)
+            return self._advance()
         except BaseException:
             self.reset()
             raise
 
     def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
         """Return previews `[h, w, 3]` uint8 of a drawing's unfinished pictures, by index."""
-        newest = drawing.newest
-        return {} if newest is None else self._finisher.look(drawing, newest)
+        return self._finisher.look(drawing)
 
     def drop(self, drawing: Drawing) -> None:
         """Forget a drawing; nothing comes of the evaluations of its pictures that are queued."""
-        self._waiting.pop(drawing, None)
+        for jobs in (self._continuing, self._waiting):
+            rest = [job for job in jobs if job.drawing is not drawing]
+            jobs.clear()
+            jobs += rest
         for flight in self._flights:
-            flight.parts[:] = [part for part in flight.parts if part.drawing is not drawing]
+            flight.parts[:] = [part for part in flight.parts if _drawing_of(part) is not drawing]
         for dropped in [each for each in self._decoded if each.drawing is drawing]:
             self._decoded.remove(dropped)
             dropped.pictures.cancel()
-        for slot in [slot for slot, seat in self._seats.items() if seat.drawing is drawing]:
-            self._leave(slot)
+        for place in [place for place, seat in self._seats.items() if seat.job.drawing is drawing]:
+            self._leave(*place)
 
     def reset(self) -> None:
         """Forget all drawings and the state on the devices, as after a failure."""
+        self._continuing.clear()
         self._waiting.clear()
         self._seats.clear()
         self._flights.clear()
         for each in self._decoded:
             each.pictures.cancel()
         self._decoded.clear()
-        self._slots = None
+        self._slots.clear()
 
-    def _advance(self, idle: bool) -> list[Progress]:
+    def _advance(self) -> list[Progress]:
         if ended := self._drop_cancelled() + self._let_in():
             return ended  # at once: others can have their slots
         queued = bool(self._seats)
         if queued:
-            self._flights.append(self._dispatch())
+            self._flights.append(self._dispatch(self._next_slots()))
         moved: list[Drawing] = []
         if self._flights and (len(self._flights) > AHEAD or not queued):
             moved = self._collect(self._flights.popleft())
-        finished = self._finished(idle and not (queued or moved))
+        finished = self._finished(idle=not (queued or moved))
         return [
             Progress(each, finished.get(each, ())) for each in dict.fromkeys([*moved, *finished])
         ]
@@ -177,10 +175,11 @@ class Engine:
     # --- entering and leaving
 
     def _drop_cancelled(self) -> list[Progress]:
-        queued = (part.drawing for flight in self._flights for part in flight.parts)
-        seated = (seat.drawing for seat in self._seats.values())
+        queued = (_drawing_of(part) for flight in self._flights for part in flight.parts)
+        seated = (seat.job.drawing for seat in self._seats.values())
         decoded = (each.drawing for each in self._decoded)
-        drawings = dict.fromkeys([*queued, *seated, *decoded, *self._waiting])
+        waiting = (job.drawing for job in (*self._continuing, *self._waiting))
+        drawings = dict.fromkeys([*queued, *seated, *decoded, *waiting])
         stopped = [each for each in drawings if each.cancelled.is_set()]
         for drawing in stopped:
             drawing.stop()
@@ -190,108 +189,123 @@ class Engine:
     def _let_in(self) -> list[Progress]:
         """Let waiting pictures enter free slots; return the drawings that cannot be drawn."""
         failed: list[Progress] = []
-        while self._waiting:
-            drawing = next(iter(self._waiting))
-            if self._unfinished >= MAX_DECODED * drawing.run.shapes.images:
+        for jobs in (self._continuing, self._waiting):
+            while jobs and self._has_room(jobs[0].stage):
+                job = jobs[0]
+                adapters, wanted = job.stage.adapters, job.stage.loras
+                if not adapters.is_selected(wanted):
+                    if self._is_used(adapters):
+                        break
+                    try:
+                        adapters.select(wanted)
+                    except Exception as error:  # the next drawing must not suffer from this one
+                        job.drawing.error = error
+                        self.drop(job.drawing)
+                        failed.append(Progress(job.drawing))
+                        continue
+                self._enter(jobs)
+            if jobs:
                 break
-            if not self._fits(drawing):
-                if self._seats or self._flights:
-                    break
-                try:
-                    self._adapters.select(drawing.request.lora_weights)
-                except Exception as error:  # the next drawing must not suffer from this one
-                    drawing.error = error
-                    del self._waiting[drawing]
-                    failed.append(Progress(drawing))
-                    continue
-            slots = self._slots_of(drawing)
-            free = slots.free(drawing.begun - drawing.entered)
-            if not free:
-                break
-            pictures = {slot: drawing.entered + i for i, slot in enumerate(free)}
-            slots.enter(drawing.start, pictures)
-            self._seats |= {slot: _Seat(drawing, index) for slot, index in pictures.items()}
-            drawing.entered += len(free)
-            drawing.lora_hashes = self._adapters.hashes or drawing.lora_hashes
-            if drawing.entered == drawing.begun:
-                del self._waiting[drawing]
         return failed
 
-    def _fits(self, drawing: Drawing) -> bool:
-        """Return whether a drawing can enter beside the pictures in the slots."""
-        same_size = self._slots is not None and self._slots.run is drawing.run
-        return same_size and self._adapters.is_selected(drawing.request.lora_weights)
+    def _has_room(self, stage: Stage) -> bool:
+        """Return whether a picture can enter a slot for a stage, whatever its LoRAs."""
+        slots = self._slots_of(stage.run)
+        return self._unfinished < MAX_DECODED * stage.run.shapes.images and bool(slots.free(1))
 
-    def _slots_of(self, drawing: Drawing) -> Slots:
-        """Return the slots of a drawing's size; others must be empty."""
-        slots = self._slots
-        if slots is None or slots.run is not drawing.run:
-            slots = self._slots = Slots(drawing.run, None if slots is None else slots.context)
-        return slots
+    def _is_used(self, adapters: Adapters) -> bool:
+        """Return whether pictures in slots are drawn with the parameters that these change."""
+        queued = (part.stage for flight in self._flights for part in flight.parts)
+        seated = (seat.job.stage for seat in self._seats.values())
+        return any(stage.adapters is adapters for stage in chain(queued, seated))
 
-    def _leave(self, slot: int) -> None:
-        assert self._slots is not None
-        del self._seats[slot]
-        self._slots.leave(slot)
+    def _slots_of(self, run: CompiledSampler) -> Slots:
+        """Return the slots of a model and size."""
+        if run not in self._slots:
+            self._slots[run] = Slots(run)
+        return self._slots[run]
+
+    def _enter(self, jobs: deque[Job]) -> None:
+        """Let the first jobs, and all after it that fit beside it, enter free slots."""
+        first = jobs[0].stage
+        slots = self._slots_of(first.run)
+
+        def fits(job: Job) -> bool:
+            return job.stage.run is first.run and job.stage.loras == first.loras
+
+        free = slots.free(sum(1 for _ in takewhile(fits, jobs)))
+        entering = {slot: jobs.popleft() for slot in free}
+        slots.enter({slot: _entry(job) for slot, job in entering.items()})
+        for slot, job in entering.items():
+            self._seats[slots, slot] = _Seat(job)
+            job.drawing.entered += job.stage is job.drawing.first
+            job.drawing.lora_hashes = first.adapters.hashes or job.drawing.lora_hashes
+
+    def _leave(self, slots: Slots, slot: int) -> None:
+        del self._seats[slots, slot]
+        slots.leave(slot)
 
     # --- evaluations
 
-    def _dispatch(self) -> _Flight:
-        """Queue an evaluation of all pictures in slots, and the decoding of those it finishes."""
-        assert self._slots is not None
-        self._change_prompts(self._slots)
-        rows = {
-            slot: seat.drawing.work(seat.index, seat.evaluation)
-            for slot, seat in self._seats.items()
-        }
-        before, after = self._slots.advance(rows)
-        by_drawing: dict[Drawing, dict[int, int]] = {}
-        for slot, seat in self._seats.items():
-            by_drawing.setdefault(seat.drawing, {})[seat.index] = slot
-        parts = [self._part(drawing, slots, after) for drawing, slots in by_drawing.items()]
+    def _next_slots(self) -> Slots:
+        """Return the slots whose turn it is, of those with pictures."""
+        run = next(run for run, slots in self._slots.items() if slots.taken)
+        self._slots[run] = slots = self._slots.pop(run)  # the last of the next round
+        return slots
+
+    def _dispatch(self, slots: Slots) -> _Flight:
+        """Queue an evaluation of the pictures in slots, and the decoding of those it finishes."""
+        seats = {slot: seat for (taken, slot), seat in self._seats.items() if taken is slots}
+        self._change_prompts(slots, seats)
+        rows = {slot: seat.job.work(seat.evaluation) for slot, seat in seats.items()}
+        before, after = slots.advance(rows)
+        by_stage: dict[Stage, dict[int, _Seat]] = {}
+        for slot, seat in seats.items():
+            by_stage.setdefault(seat.job.stage, {})[slot] = seat
+        parts = [self._part(stage, each, after) for stage, each in by_stage.items()]
         self.evaluations += 1
         self.picture_evaluations += len(rows)
-        for slot, seat in [*self._seats.items()]:
+        for slot, seat in seats.items():
             seat.evaluation += 1
-            last = seat.drawing.evaluations
-            seat.drawing.vacated += seat.evaluation == max(1, last - 1)
+            stage, drawing = seat.job.stage, seat.job.drawing
+            last = stage.evaluations
+            drawing.vacated += stage is drawing.first and seat.evaluation == max(1, last - 1)
             if seat.evaluation == last:
-                self._leave(slot)
+                self._leave(slots, slot)
         return _Flight(before, after, parts)
 
-    def _change_prompts(self, slots: Slots) -> None:
+    def _change_prompts(self, slots: Slots, seats: Mapping[int, _Seat]) -> None:
         """Let prompts switch to the texts that they have from this evaluation on."""
-        changed: dict[Drawing, dict[int, tuple[int, int]]] = {}
-        for slot, seat in self._seats.items():
-            texts = seat.drawing.texts(seat.index, seat.evaluation)
+        changed: dict[int, _Seat] = {}
+        for slot, seat in seats.items():
+            texts = seat.job.texts(seat.evaluation)
             if texts != seat.texts:
                 seat.texts = texts
-                changed.setdefault(seat.drawing, {})[slot] = texts
-        for drawing, texts in changed.items():
-            pictures = {slot: self._seats[slot].index for slot in texts}
-            slots.switch(drawing.start, pictures, texts)
+                changed[slot] = seat
+        if changed:
+            entries = {slot: _entry(seat.job) for slot, seat in changed.items()}
+            slots.switch(entries, {slot: seat.texts for slot, seat in changed.items()})
 
-    def _part(self, drawing: Drawing, slots: dict[int, int], after: State) -> _Part:
-        evaluations = {index: self._seats[slot].evaluation for index, slot in slots.items()}
-        last = drawing.evaluations - 1
-        ending = {index: slots[index] for index, each in evaluations.items() if each == last}
-        final = self._finisher.decode(drawing, ending, after.latents) if ending else None
-        return _Part(drawing, slots, evaluations, final)
+    def _part(self, stage: Stage, seats: Mapping[int, _Seat], after: State) -> _Part:
+        evaluations = {seat.job: seat.evaluation for seat in seats.values()}
+        last = stage.evaluations - 1
+        slots = {seat.job: slot for slot, seat in seats.items()}
+        ending = {job: slots[job] for job, each in evaluations.items() if each == last}
+        final = self._finisher.decode(stage, ending, after.latents) if ending else None
+        return _Part(stage, slots, evaluations, final)
 
     def _collect(self, flight: _Flight) -> list[Drawing]:
         """Wait for an evaluation; return the drawings that were in it."""
         jax.block_until_ready(flight.after)
         for part in flight.parts:
-            self._complete(flight, part)
-        return [part.drawing for part in flight.parts]
-
-    def _complete(self, flight: _Flight, part: _Part) -> None:
-        drawing, final = part.drawing, part.final
-        drawing.newest = Evaluated(flight.before, flight.after, part.slots, part.evaluations)
-        for index, evaluation in part.evaluations.items():
-            drawing.steps[index] += evaluation + 1 in drawing.schedule.stops
-        if final is not None:
-            self._decoded.append(_Decoded(drawing, final, self._finisher.begin(drawing, final)))
+            for job, slot in part.slots.items():
+                number = part.evaluations[job]
+                job.drawing.complete(Evaluated(job, slot, number, flight.before, flight.after))
+            if part.final is not None:
+                pictures = self._finisher.begin(part.final)
+                count = len(part.final.slots)
+                self._decoded.append(_Decoded(_drawing_of(part), pictures, count))
+        return [_drawing_of(part) for part in flight.parts]
 
     # --- what was decoded
 
@@ -299,8 +313,7 @@ class Engine:
     def _unfinished(self) -> int:
         """Number of pictures that are decoded, or will be after the evaluations in flight."""
         finals = [part.final for flight in self._flights for part in flight.parts if part.final]
-        finals += [each.final for each in self._decoded]
-        return sum(len(final.slots) for final in finals)
+        return sum(len(final.slots) for final in finals) + sum(each.count for each in self._decoded)
 
     def _finished(self, idle: bool) -> dict[Drawing, list[Picture]]:
         """Return what the worker has finished, after a moment if `idle`."""
@@ -313,10 +326,21 @@ class Engine:
             self._decoded.remove(each)
             drawing, pictures = each.drawing, finished.setdefault(each.drawing, [])
             try:
-                pictures += each.pictures.result()
-            except (NotFiniteError, ScreenError) as error:  # of this drawing alone
+                results = each.pictures.result()
+            except (InputError, NotFiniteError, ScreenError) as error:  # of this drawing alone
                 drawing.error = error
                 self.drop(drawing)
-            if drawing.then is None:  # otherwise they are latents for the refiner
-                drawing.pictures |= {picture.index: picture for picture in pictures}
+                continue
+            pictures += [result for result in results if isinstance(result, Picture)]
+            self._continuing += [result for result in results if isinstance(result, Job)]
+            drawing.pictures |= {picture.index: picture for picture in pictures}
         return finished
+
+
+def _entry(job: Job) -> Entry:
+    return Entry(job.stage.start, job.row, job.latents)
+
+
+def _drawing_of(part: _Part) -> Drawing:
+    """Return the drawing of a stage's part, whose pictures are all of one request."""
+    return next(iter(part.slots)).drawing

@@ -1,6 +1,6 @@
 """From final latents to pictures: decoding, moderation, the settings inside; and previews."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from PIL import Image
 
-from pipeline.drawing.drawing import Drawing, Evaluated, Picture
+from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Stage
 from pipeline.errors import NotFiniteError
 from pipeline.images import inputs, metadata, moderation
 from pipeline.images.preview import Colours
@@ -22,16 +22,18 @@ from pipeline.runtime.slots import slot_mask
 
 @dataclass(frozen=True)
 class Final:
-    """Final latents of some pictures of a drawing, and these pictures once they are decoded.
+    """Final latents of some pictures of a stage, and these pictures once they are decoded.
 
     Attributes:
-        slots: the slot of each picture, by index.
+        stage: the stage.
+        slots: the slot of each picture.
         latents: the latents of all slots, `[B, h, w, C]`.
         decoded: the pictures of all slots as `CompiledSampler.decode` returns them; None for
             results that are latents.
     """
 
-    slots: Mapping[int, int]
+    stage: Stage
+    slots: dict[Job, int]
     latents: Array
     decoded: tuple[Array, Array] | None
 
@@ -62,34 +64,34 @@ class Finisher:
         self._describe = describe
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finishing")
 
-    def decode(self, drawing: Drawing, slots: Mapping[int, int], latents: Array) -> Final:
+    def decode(self, stage: Stage, slots: dict[Job, int], latents: Array) -> Final:
         """Queue the decoding of the pictures in some slots, whose latents are final."""
-        if drawing.output_type == "latent" or drawing.then is not None:
-            return Final(slots, latents, None)
-        run = drawing.run
+        if stage.output_type == "latent":
+            return Final(stage, slots, latents, None)
+        run = stage.run
         wanted = slot_mask(run.shapes.images, slots.values())
-        decode = run.tiny_decode if drawing.request.decoder == TINY else run.decode
-        return Final(slots, latents, decode(latents, wanted))
+        decode = run.tiny_decode if stage.request.decoder == TINY else run.decode
+        return Final(stage, slots, latents, decode(latents, wanted))
 
-    def begin(self, drawing: Drawing, final: Final) -> Future[list[Picture]]:
+    def begin(self, final: Final) -> Future[list[Picture | Job]]:
         """Let the worker `finish` pictures; latents, which need no check, are finished at once."""
         if final.decoded is not None:
-            return self._worker.submit(self.finish, drawing, final)
-        finished: Future[list[Picture]] = Future()
+            return self._worker.submit(self.finish, final)
+        finished: Future[list[Picture | Job]] = Future()
         try:
-            finished.set_result(self.finish(drawing, final))
+            finished.set_result(self.finish(final))
         except NotFiniteError as error:
             finished.set_exception(error)
         return finished
 
-    def finish(self, drawing: Drawing, final: Final) -> list[Picture]:
-        """Return finished pictures; wait for their decoding.
+    def finish(self, final: Final) -> list[Picture | Job]:
+        """Return finished pictures, or the jobs that go on from them; wait for their decoding.
 
         Raises:
             NotFiniteError: if their latents are no finite numbers.
             ScreenError: if `screen` fails.
         """
-        indices, slots = [*final.slots.keys()], [*final.slots.values()]
+        jobs, slots, then = [*final.slots], [*final.slots.values()], final.stage.then
         latents = np.asarray(final.latents)[slots]
         if not np.isfinite(latents).all():
             raise NotFiniteError(
@@ -97,37 +99,58 @@ class Finisher:
                 " weights of the LoRAs, or the guidance scale"
             )
         if final.decoded is None:
-            return [Picture(*each) for each in zip(indices, latents, strict=True)]
-        pixels, floats = _pixels(drawing, indices, slots, final.decoded)
-        by_checker = self._flagged(drawing.run, pixels, slots)
+            pictures = [Picture(job.index, each) for job, each in zip(jobs, latents, strict=True)]
+        else:
+            pictures = self._decoded(jobs, slots, final.stage, final.decoded)
+        if then is None:
+            return [*pictures]
+        return [then(job, picture) for job, picture in zip(jobs, pictures, strict=True)]
+
+    def _decoded(
+        self, jobs: Sequence[Job], slots: Sequence[int], stage: Stage, decoded: tuple[Array, Array]
+    ) -> list[Picture]:
+        """Return decoded pictures once they are checked."""
+        pixels, floats = _pixels(jobs, slots, stage, decoded)
+        by_checker = self._flagged(stage.run, pixels, slots)
         by_screen = [False] * len(slots) if self._screen is None else verdicts(self._screen, pixels)
         return [
-            self._picture(drawing, *each)
-            for each in zip(indices, pixels, floats, by_checker, by_screen, strict=True)
+            self._picture(*each)
+            for each in zip(jobs, pixels, floats, by_checker, by_screen, strict=True)
         ]
 
-    def look(self, drawing: Drawing, newest: Evaluated) -> dict[int, np.ndarray]:
+    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
         """Return previews `[h, w, 3]` uint8 of a drawing's unfinished pictures, by index.
 
-        They are the pictures that the newest evaluation predicts.
+        They are the pictures that the newest evaluation of each predicts.
         """
-        slots = {i: slot for i, slot in newest.slots.items() if not drawing.has_left(i)}
-        if not slots:
-            return {}
-        rows = {i: drawing.schedule.pred_x0[newest.evaluations[i]] for i in slots}
-        before, after, run = newest.before.latents, newest.after, drawing.run
+        together: dict[int, list[Evaluated]] = {}
+        for index, evaluated in drawing.newest.items():
+            if index not in drawing.pictures:
+                together.setdefault(id(evaluated.after), []).append(evaluated)
+        return {
+            index: look for group in together.values() for index, look in self._look(group).items()
+        }
+
+    def _look(self, evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
+        """Return previews of pictures that were evaluated together."""
+        before, after = evaluated[0].before.latents, evaluated[0].after
+        run = evaluated[0].job.stage.run
+        rows = {each.slot: each.job.stage.schedule.pred_x0[each.number] for each in evaluated}
+        slots = {each.job.index: each.slot for each in evaluated}
         if not run.has_tiny_vae:
             latents, values = np.asarray(before), np.asarray(after.history)[0]
-            return {
-                i: self._colours.of(a * latents[slots[i]] + b * values[slots[i]])
-                for i, (a, b) in rows.items()
-            }
-        wanted = slot_mask(run.shapes.images, slots.values())
+
+            def predicted(slot: int) -> np.ndarray:
+                a, b = rows[slot]
+                return self._colours.of(a * latents[slot] + b * values[slot])
+
+            return {index: predicted(slot) for index, slot in slots.items()}
+        wanted = slot_mask(run.shapes.images, rows)
         coefficients = np.zeros((len(wanted), 2))
-        for i, row in rows.items():
-            coefficients[slots[i]] = row
-        found = run.preview(before, after, coefficients, wanted)
-        return {i: found[slot] for i, slot in slots.items()}
+        for slot, row in rows.items():
+            coefficients[slot] = row
+        looks = run.preview(before, after, coefficients, wanted)
+        return {index: looks[slot] for index, slot in slots.items()}
 
     def _flagged(
         self, run: CompiledSampler, pixels: Sequence[np.ndarray], slots: Sequence[int]
@@ -142,8 +165,7 @@ class Finisher:
 
     def _picture(
         self,
-        drawing: Drawing,
-        index: int,
+        job: Job,
         pixels: np.ndarray,
         as_float: np.ndarray | None,
         by_checker: bool,
@@ -152,38 +174,37 @@ class Finisher:
         flagged = by_checker or by_screen
         visible = moderation.blur(pixels) if flagged else pixels
         if as_float is not None:
-            blurred = visible / np.float32(255)
-            return Picture(index, blurred if flagged else as_float, flagged)
-        image = self._described(drawing, index, visible, flagged)
+            image = visible / np.float32(255) if flagged else as_float
+            return Picture(job.index, image, flagged or job.flagged)
+        image = self._described(job, visible, flagged)
         reveals = by_screen and not by_checker
-        unblurred = self._described(drawing, index, pixels, flagged=False) if reveals else None
-        return Picture(index, image, flagged, unblurred)
+        unblurred = self._described(job, pixels, flagged=False) if reveals else None
+        return Picture(job.index, image, flagged or job.flagged, unblurred)
 
-    def _described(
-        self, drawing: Drawing, index: int, pixels: np.ndarray, flagged: bool
-    ) -> Image.Image:
+    def _described(self, job: Job, pixels: np.ndarray, flagged: bool) -> Image.Image:
         """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
-        image, request = Image.fromarray(pixels), drawing.named
-        prompts = request.prompts[index], request.negative_prompts[index]
+        image, stage, row = Image.fromarray(pixels), job.stage, job.row
+        request, shapes = stage.request, stage.run.shapes
+        prompts = request.prompts[row], request.negative_prompts[row]
         settings = replace(
-            self._describe(request, index, (drawing.run.shapes.width, drawing.run.shapes.height)),
+            self._describe(request, row, (shapes.width, shapes.height)),
             safety_checker=metadata.BLURRED if flagged else None,
-            lora_hashes=drawing.lora_hashes,
-            ti_hashes=drawing.placement.hashes(*prompts),
+            lora_hashes=job.drawing.lora_hashes,
+            ti_hashes=stage.placement.hashes(*prompts),
         )
         metadata.attach(image, settings)
         return image
 
 
 def _pixels(
-    drawing: Drawing, indices: Sequence[int], slots: Sequence[int], decoded: tuple[Array, Array]
+    jobs: Sequence[Job], slots: Sequence[int], stage: Stage, decoded: tuple[Array, Array]
 ) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
     """Return pictures `[H, W, 3]` as uint8, and as float32 in 0..1, or None where not needed."""
     as_float, as_bytes = decoded
-    needed, nothing = drawing.output_type == "np", [None] * len(slots)
-    if not drawing.frames:
+    needed, nothing = stage.output_type == "np", [None] * len(slots)
+    if not stage.frames:
         floats = np.asarray(as_float)[slots] if needed else nothing
         return [*np.asarray(as_bytes)[slots]], [*floats]
-    parts = zip(indices, np.asarray(as_float)[slots], strict=True)
-    whole = [drawing.frames[i].filled(part) for i, part in parts]
+    parts = zip(jobs, np.asarray(as_float)[slots], strict=True)
+    whole = [stage.frames[job.row].filled(part) for job, part in parts]
     return [inputs.to_bytes(each) for each in whole], whole if needed else nothing

@@ -61,7 +61,7 @@ class Origin:
             found = ", ".join(f"{width}x{height}" for width, height in sorted(sizes))
             raise InputError(
                 f"image has pictures of the sizes {found}; expected a single size, because"
-                " output_type 'np' and enlarge put all pictures into one array"
+                " output_type 'np' puts all pictures into one array"
             )
 
 

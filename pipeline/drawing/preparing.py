@@ -1,21 +1,24 @@
-"""From a checked request to a drawing: all that needs no device."""
+"""From a checked request to a stage: all that needs no device."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.drawing.drawing import Drawing
+from pipeline.drawing.drawing import Job, Picture, Stage
 from pipeline.drawing.origins import Inputs, Origin
 from pipeline.drawing.prompts import read_prompts
 from pipeline.errors import InputError
 from pipeline.families.family import Config
 from pipeline.images.inputs import latent_mask, masked
-from pipeline.request import FULL, TINY, Request, checked_latents
+from pipeline.request import FULL, TINY, Request
+from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import ImageStart, Start
+from pipeline.runtime.work import pack
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule
@@ -67,49 +70,55 @@ def check_cache(request: Request, step_cache: bool) -> None:
 
 
 class Drawer(NamedTuple):
-    """A model that draws in one size: its configuration, tokenizers and programs."""
+    """A model that draws in one size: its configuration, tokenizers, programs and LoRAs."""
 
     config: Config
     tokenizers: Tokenizers
     run: CompiledSampler
+    adapters: Adapters
 
 
-def make_drawing(
-    request: Request,
-    drawer: Drawer,
-    scheduler: SchedulerConfig,
-    placement: Placement,
-    inputs: Inputs,
-    origin: Origin | None,
-    output_type: str,
-    cancelled: Event | None,
-) -> Drawing:
-    """Return the drawing of a request.
+@dataclass(frozen=True)
+class Task:
+    """The work of a stage.
 
-    Args:
+    Attributes:
         request: the checked request.
-        drawer: the model.
         scheduler: the scheduler that draws it.
-        placement: the embeddings that its prompts may name; it notes those that they do.
-        inputs: the latents, `[images, h, w, C]` float32, that it starts from or goes on from.
+        noise: `[images, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
+        denoising_start: the share of the denoising that another model has done; None for none.
         origin: the pictures that it starts from; None if it has none.
         output_type: one of `OUTPUT_TYPES`.
-        cancelled: stops the drawing once it is set.
+        before: the number of steps that earlier stages take.
+        then: see `Stage.then`.
+        cancelled: stops the preparation once it is set.
+    """
+
+    request: Request
+    scheduler: SchedulerConfig
+    noise: np.ndarray | None = None
+    denoising_start: float | None = None
+    origin: Origin | None = None
+    output_type: str = "pil"
+    before: int = 0
+    then: Callable[[Job, Picture], Job] | None = None
+    cancelled: Event | None = None
+
+
+def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
+    """Return a stage.
+
+    `placement` notes the embeddings that the prompts name.
 
     Raises:
         Cancelled: if `cancelled` is set.
-        InputError: if the latents cannot be used, or no step is left.
+        InputError: if no step is left.
     """
-    config, tokenizers, run = drawer
-    latents, denoising_start = inputs.latents, inputs.denoising_start
-    goes_on = denoising_start is not None
-    if latents is not None:
-        if request.variation_strength > 0 and not goes_on:
-            raise InputError("pass either latents or variation_strength, not both")
-        latents = checked_latents(latents, (request.images, *run.latents_shape))
-    part = part_of(scheduler, request, denoising_start)
-    schedule = part.schedule
-    prompts = read_prompts(request, part.whole, tokenizers, placement, run.shapes.chunks, cancelled)
+    request, origin = task.request, task.origin
+    config, tokenizers, run, adapters = drawer
+    part = part_of(task.scheduler, request, task.denoising_start)
+    schedule, chunks = part.schedule, run.shapes.chunks
+    prompts = read_prompts(request, part.whole, tokenizers, placement, chunks, task.cancelled)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
     start = Start(
         input_ids=prompts.input_ids,
@@ -122,28 +131,33 @@ def make_drawing(
         init_noise_sigma=schedule.init_noise_sigma,
         seeds=np.array(request.seeds, np.uint32),
         variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
-        noise=None if goes_on else latents,
+        noise=task.noise,
         origin=None if origin is None else _image_start(origin, config, schedule, request.share),
-        latents=latents if goes_on else None,
     )
     # A network that takes the guidance scale as an input has its guidance inside.
     guided = 0 if config.embeds_guidance else request.guided_steps(part.whole) - part.skipped
     steps = min(max(guided, 0), len(schedule.stops))
-    return Drawing(
-        request=request,
-        named=_as_drawn(request, scheduler),
+    evaluations = schedule.stops[steps - 1] if steps else 0
+    scales = request.guidance, request.guidance_rescale
+    return Stage(
+        request=_as_drawn(request, task.scheduler),
         run=run,
+        adapters=adapters,
+        loras=request.lora_weights,
         schedule=schedule,
         start=start,
+        work=[
+            pack(schedule, *scales, evaluations, seed, request.cache_interval)
+            for seed in request.seeds
+        ],
         text_of_step=prompts.of_step[:, part.skipped :],
-        guided=schedule.stops[steps - 1] if steps else 0,
         placement=placement,
-        output_type=output_type,
+        output_type=task.output_type,
         truncated=prompts.truncated,
         negative_truncated=prompts.negative_truncated,
         frames=() if origin is None else origin.frames,
-        cancelled=Event() if cancelled is None else cancelled,
-        skipped=part.skipped,
+        before=task.before,
+        then=task.then,
     )
 
 

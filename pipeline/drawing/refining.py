@@ -1,9 +1,4 @@
-"""The refiner: a second model that draws the last steps of pictures of the base model.
-
-A drawing of the base model may have a second one, `Drawing.then`. As soon as the base model has
-drawn its part of a picture, the latents go over the host into the second drawing, whose pictures
-have slots of their own. All progress is that of the first drawing, so that callers see one run.
-"""
+"""The refiner: a second model, whose stage draws the last steps of the base model's pictures."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,12 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from pipeline.checkpoints.source import fetch_component
-from pipeline.drawing.drawing import Drawing, Picture, Progress
-from pipeline.drawing.engine import Engine
-from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.origins import Inputs, Origin
-from pipeline.drawing.preparing import Drawer, make_drawing, part_of
-from pipeline.errors import Cancelled, InputError
+from pipeline.drawing.drawing import Stage
+from pipeline.drawing.preparing import Drawer, Task, make_stage, part_of
+from pipeline.errors import InputError
 from pipeline.families.family import Config, image_size
 from pipeline.families.refiners import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
@@ -83,10 +75,7 @@ class Refiner:
         self._encoders: Sequence[int] = own  # the places of its text encoders in the base model
         self._tokenizers = Tokenizers(tuple(tokenizers.each[i] for i in own))
         self._by_size = {(run.shapes.height, run.shapes.width): run}
-
-    def engine(self, finisher: Finisher) -> Engine:
-        """Return an engine for the refiner's slots; it has no LoRAs."""
-        return Engine(Adapters(self.run.parameters, self.run.mesh, (), ()), finisher)
+        self._adapters = Adapters(run.parameters, run.mesh, (), ())  # it has no LoRAs
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size of pictures that the refiner cannot draw."""
@@ -120,149 +109,22 @@ class Refiner:
             return replace(request, denoising_end=1.0)
         return request
 
-    def prepare(
-        self,
-        first: Drawing,
-        scheduler: SchedulerConfig,
-        origin: Origin | None,
-        embeddings: Embeddings,
-    ) -> Drawing:
-        """Return the drawing that goes on from the latents of the base model's drawing.
+    def stage(self, task: Task, base: CompiledSampler, embeddings: Embeddings) -> Stage:
+        """Return the stage that goes on from the latents of the base model's.
 
-        LoRAs change the base model alone. If the drawing starts from pictures with masks, the
-        refiner keeps the same parts of them.
+        LoRAs change the base model alone. If the pictures start from others with masks, the refiner
+        keeps the same parts of them.
         """
-        request, run = first.request, self.of_size(first.run)
-        latents = np.zeros((request.images, *run.latents_shape), np.float32)
-        then = make_drawing(
-            replace(request, loras="", denoising_end=None),
-            Drawer(self._config, self._tokenizers, run),
-            scheduler,
-            Placement(embeddings.for_encoders(self._encoders)),
-            Inputs(latents=latents, denoising_start=request.denoising_end),
-            None if origin is None or origin.masks is None else origin,
-            first.output_type,
-            first.cancelled,
+        request, origin = task.request, task.origin
+        rest = replace(
+            task,
+            request=replace(request, loras="", denoising_end=None),
+            denoising_start=request.denoising_end,
+            origin=None if origin is None or origin.masks is None else origin,
         )
-        then.named = first.named
-        then.start = replace(then.start, noise=first.start.noise)
-        return then
-
-
-class RefiningEngine:
-    """Draws with a base model and its refiner, each in slots of its own; see `Engine`.
-
-    While pictures wait for the refiner's slots, the base model rests.
-    """
-
-    def __init__(self, base: Engine, refiner: Engine) -> None:
-        self._base = base
-        self._refiner = refiner
-        self._first: dict[Drawing, Drawing] = {}  # the base model's drawing, by the refiner's
-
-    @property
-    def evaluations(self) -> int:
-        """The number of evaluations of both models so far."""
-        return self._base.evaluations + self._refiner.evaluations
-
-    @property
-    def picture_evaluations(self) -> int:
-        """The number of pictures in these, summed up."""
-        return self._base.picture_evaluations + self._refiner.picture_evaluations
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether any drawing is under way or waits."""
-        return self._base.is_busy or self._refiner.is_busy
-
-    @property
-    def is_finishing(self) -> bool:
-        """Whether the worker alone has something to do."""
-        return self.is_busy and _is_idle(self._base) and _is_idle(self._refiner)
-
-    @property
-    def in_slots(self) -> int:
-        """Number of the base model's slots with a picture."""
-        return self._base.in_slots
-
-    def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
-        """Let the next pictures of a drawing wait for slots; None means all that are left."""
-        self._base.begin(drawing, pictures)
-        if drawing.then is not None:
-            self._first[drawing.then] = drawing
-
-    def advance(self) -> list[Progress]:
-        """Queue an evaluation of each model, and wait for the oldest ones if need be.
-
-        After an exception the slots are empty, and no drawing goes on.
-
-        Returns:
-            The drawings that moved, each once.
-        """
-        moved: dict[Drawing, list[Picture]] = {}
-        try:
-            if not self._refiner.waiting:
-                for progress in self._base.advance(_is_idle(self._refiner)):
-                    finished = self._drawn(progress)
-                    moved.setdefault(progress.drawing, []).extend(finished)
-            for progress in self._refiner.advance(_is_idle(self._base)):
-                first = self._first[progress.drawing]
-                self._refined(first, progress)
-                moved.setdefault(first, []).extend(progress.finished)
-        except BaseException:
-            self.reset()
-            raise
-        return [Progress(drawing, finished) for drawing, finished in moved.items()]
-
-    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
-        """Return previews `[h, w, 3]` uint8 of a drawing's unfinished pictures, by index."""
-        looks = self._base.look(drawing)
-        return looks if drawing.then is None else looks | self._refiner.look(drawing.then)
-
-    def drop(self, drawing: Drawing) -> None:
-        """Forget a drawing; nothing comes of the evaluations of its pictures that are queued."""
-        self._base.drop(drawing)
-        if drawing.then is not None:
-            self._refiner.drop(drawing.then)
-            self._first.pop(drawing.then, None)
-
-    def reset(self) -> None:
-        """Forget all drawings and the state on the devices, as after a failure."""
-        self._base.reset()
-        self._refiner.reset()
-        self._first.clear()
-
-    def _drawn(self, progress: Progress) -> Sequence[Picture]:
-        """Hand the pictures that the base model has drawn to the refiner; return the finished."""
-        drawing = progress.drawing
-        then = drawing.then
-        if then is None:
-            return progress.finished
-        if drawing.error is not None:
-            self.drop(drawing)
-        elif progress.finished:
-            assert then.start.latents is not None
-            for picture in progress.finished:
-                then.start.latents[picture.index] = picture.image
-            then.lora_hashes = drawing.lora_hashes
-            self._refiner.begin(then, len(progress.finished))
-        return ()
-
-    def _refined(self, first: Drawing, progress: Progress) -> None:
-        """Note on a drawing what the refiner has done."""
-        then = progress.drawing
-        for index, steps in enumerate(then.steps):
-            if steps:
-                first.steps[index] = max(first.steps[index], then.skipped + steps)
-        first.pictures |= {picture.index: picture for picture in progress.finished}
-        if isinstance(then.error, Cancelled):
-            first.stop()
-        elif then.error is not None:
-            first.error = then.error
-        if first.is_over:
-            self.drop(first)
-
-
-def _is_idle(engine: Engine) -> bool:
-    """Return whether an engine has nothing for the devices to do."""
-    return engine.is_finishing or not engine.is_busy
+        skipped = part_of(task.scheduler, rest.request, rest.denoising_start).skipped
+        drawer = Drawer(self._config, self._tokenizers, self.of_size(base), self._adapters)
+        placement = Placement(embeddings.for_encoders(self._encoders))
+        stage = make_stage(replace(rest, before=task.before + skipped), drawer, placement)
+        whole = {"loras": request.loras, "denoising_end": request.denoising_end}
+        return replace(stage, request=replace(stage.request, **whole))

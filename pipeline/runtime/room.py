@@ -90,7 +90,7 @@ class Needs:
     Attributes:
         sizes: the sizes of pictures.
         parameters: those of all networks.
-        slots: what the slots hold, in the size in which that is most.
+        slots: what the slots of all sizes hold.
         loras: what the LoRAs take.
         programs: what the programs take, as far as it is known.
     """
@@ -185,7 +185,7 @@ class Room:
             if own is not None
         }
         parameters = sum(sum(model.parameters.values()) for model in self.models)
-        slots = sum(max(model.slots(size, self.cache) for size in every) for model in self.models)
+        slots = sum(model.slots(size, self.cache) for model in self.models for size in every)
         return Needs(
             every, self.copies * parameters, self.copies * slots, self.loras(more), programs
         )

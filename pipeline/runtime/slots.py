@@ -1,8 +1,7 @@
 """The slots that pictures are drawn in: the host's side of the state on the devices."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jax import Array
@@ -50,8 +49,6 @@ class Start:
         variations: the variations to apply in order: seeds `[n]` uint32, and the strength.
         noise: `[n, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
         origin: the pictures to start from; None starts from noise alone.
-        latents: `[n, h, w, C]` float32, the latents that another model has drawn so far, to go on
-            from; or None.
     """
 
     input_ids: np.ndarray
@@ -66,7 +63,25 @@ class Start:
     variations: Sequence[tuple[np.ndarray, float]]
     noise: np.ndarray | None
     origin: ImageStart | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A picture that enters a slot.
+
+    Attributes:
+        start: all that it starts from, with others.
+        row: its place among these.
+        latents: `[h, w, C]` float32, those that another model has drawn so far, to go on from; None
+            begins with noise.
+    """
+
+    start: Start
+    row: int
     latents: np.ndarray | None = None
+
+
+Entries = Mapping[int, Entry]  # by slot
 
 
 class Slots:
@@ -76,8 +91,6 @@ class Slots:
 
     Args:
         run: the programs of this size.
-        context: the context of the slots of another size, which are not used any more; None makes
-            one.
 
     Attributes:
         state: the state of all slots after the evaluations that are queued.
@@ -88,9 +101,9 @@ class Slots:
         taken: the slots with a picture.
     """
 
-    def __init__(self, run: CompiledSampler, context: Context | None = None):
+    def __init__(self, run: CompiledSampler):
         self.run = run
-        self.context = run.blank_context() if context is None else context
+        self.context: Context = run.blank_context()
         self.state: State = run.blank_state
         self.kept: Kept = run.nothing_kept
         self.deep: Deep = run.blank_deep()
@@ -114,90 +127,114 @@ class Slots:
             chosen.append(slot)
         return sorted(chosen)
 
-    def enter(self, start: Start, pictures: Mapping[int, int]) -> None:
-        """Let pictures enter empty slots.
+    def enter(self, entries: Entries) -> None:
+        """Let pictures enter empty slots. Equal prompts are encoded once."""
+        for group in _grouped(entries, lambda entry: id(entry.start.vectors)):
+            self._encode(group)
+        self.switch(entries, dict.fromkeys(entries, (0, 0)))
+        for group in _grouped(entries, lambda entry: (id(entry.start), entry.latents is None)):
+            self._begin(group)
+        self.taken.update(entries)
 
-        `pictures` has the index among those of `start`, by slot.
-        """
-        self._encode(start, pictures)
-        self.switch(start, pictures, dict.fromkeys(pictures, (0, 0)))
-        run, new = self.run, slot_mask(self._count, pictures)
-        latents, parts = None, run.nothing_kept
+    def _begin(self, entries: Entries) -> None:
+        """Write the first latents of pictures of one start."""
+        run, new = self.run, slot_mask(self._count, entries)
+        first = next(iter(entries.values()))
+        start, parts = first.start, run.nothing_kept
+        latents = None
         if start.origin is not None:
-            latents, parts = self._from_pictures(start, start.origin, pictures)
-        if start.latents is not None:
-            latents = run.put_latents(self._placed(start.latents, pictures))
+            latents, parts = self._from_pictures(start, start.origin, entries)
+        if first.latents is not None:
+            latents = run.put_latents(self._placed(entries, lambda entry: entry.latents))
         if latents is None:
-            latents = self._noise(start, start.init_noise_sigma, pictures)
+            latents = self._noise(start, start.init_noise_sigma, entries)
         self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new)
-        self.taken.update(pictures)
 
     def _from_pictures(
-        self, start: Start, origin: ImageStart, pictures: Mapping[int, int]
+        self, start: Start, origin: ImageStart, entries: Entries
     ) -> tuple[Array, Kept]:
         """Return the latents `[B, h, w, C]` of pictures with noise, and the parts to keep."""
-        run, new, pair = self.run, slot_mask(self._count, pictures), origin.coefficients
-        noise = self._noise(start, 1.0, pictures)
-        x0, latents = run.encode_image(self._placed(origin.images, pictures), noise, pair, new)
+        run, new, pair = self.run, slot_mask(self._count, entries), origin.coefficients
+        noise = self._noise(start, 1.0, entries)
+        images, masks = (self._rows(entries, each) for each in (origin.images, origin.masks))
+        x0, latents = run.encode_image(images, noise, pair, new)
         if origin.hidden is not None:
-            x0, _ = run.encode_image(self._placed(origin.hidden, pictures), noise, pair, new)
-        return latents, run.put_kept(x0, noise, self._placed(origin.masks, pictures))
+            x0, _ = run.encode_image(self._rows(entries, origin.hidden), noise, pair, new)
+        return latents, run.put_kept(x0, noise, masks)
 
-    def _noise(self, start: Start, sigma: float, pictures: Mapping[int, int]) -> Array:
+    def _noise(self, start: Start, sigma: float, entries: Entries) -> Array:
         """Return the noise `[B, h, w, C]` of deviation `sigma` that pictures start from."""
         run = self.run
         if start.noise is not None:
-            return run.put_latents(self._placed(start.noise, pictures) * np.float32(sigma))
-        latents = run.initial_latents(self._placed(start.seeds, pictures), sigma)
+            return run.put_latents(self._rows(entries, start.noise) * np.float32(sigma))
+        latents = run.initial_latents(self._rows(entries, start.seeds), sigma)
         for seeds, strength in start.variations:
-            other = run.initial_latents(self._placed(seeds, pictures), sigma)
+            other = run.initial_latents(self._rows(entries, seeds), sigma)
             latents = run.vary(latents, other, strength)
         return latents
 
-    def _encode(self, start: Start, pictures: Mapping[int, int]) -> None:
-        """Encode all texts of new pictures; the arguments are those of `enter`."""
-        for text in range(max(start.texts[index] for index in pictures.values())):
-            own = {slot: index for slot, index in pictures.items() if text < start.texts[index]}
-            placed = partial(self._placed, pictures=own, axis=1)
+    def _encode(self, entries: Entries) -> None:
+        """Encode all texts of new pictures whose prompts name the same embeddings."""
+        vectors = next(iter(entries.values())).start.vectors
+        for text in range(max(entry.start.texts[entry.row] for entry in entries.values())):
+            having = {
+                slot: entry
+                for slot, entry in entries.items()
+                if text < entry.start.texts[entry.row]
+            }
             if text == len(self.texts):
                 self.texts.append(self.run.blank_embeds())
             if text:
-                self._changing.update(own)
+                self._changing.update(having)
+            fields = "input_ids", "zeroed", "weights", "chunks"
+            ids, zeroed, weights, chunks = (self._prompts(having, name, text) for name in fields)
             self.texts[text] = self.run.encode(
                 self.texts[text],
-                slot_mask(self._count, own),
-                placed(start.input_ids[text]),
-                placed(start.zeroed[text]),
-                start.vectors,
-                placed(start.weights[text]),
-                placed(start.chunks[text]),
+                slot_mask(self._count, having),
+                ids,
+                zeroed,
+                vectors,
+                weights,
+                chunks,
             )
 
-    def switch(
-        self, start: Start, pictures: Mapping[int, int], texts: Mapping[int, tuple[int, int]]
-    ) -> None:
+    def _prompts(self, entries: Entries, field: str, text: int) -> np.ndarray:
+        """Return what a field of the starts says of a text of the prompts, `[2, B, ...]`."""
+        return self._placed(
+            entries, lambda entry: getattr(entry.start, field)[text, :, entry.row], axis=1
+        )
+
+    def switch(self, entries: Entries, texts: Mapping[int, tuple[int, int]]) -> None:
         """Let prompts of pictures in slots have other texts in the evaluations that follow.
 
-        `pictures` has the index among those of `start`, and `texts` the numbers of the negative
-        prompt's text and of the prompt's, by slot.
+        `texts` has the numbers of the negative prompt's text and of the prompt's, by slot.
         """
         chosen = np.zeros((2, self._count), np.int32)
         chunks = np.ones((2, self._count), np.int32)
-        for slot, index in pictures.items():
+        guidance = np.zeros(self._count, np.float32)
+        for slot, entry in entries.items():
+            start = entry.start
             chosen[:, slot] = texts[slot]
-            chunks[:, slot] = start.chunks[texts[slot], (0, 1), index]
-        # Subtracted before it is rounded: the network multiplies the difference by 1000.
-        guidance = np.full(self._count, start.guidance_scale - 1, np.float32)
-        new = slot_mask(self._count, pictures)
+            chunks[:, slot] = start.chunks[texts[slot], (0, 1), entry.row]
+            # Subtracted before it is rounded: the network multiplies the difference by 1000.
+            guidance[slot] = start.guidance_scale - 1
+        new = slot_mask(self._count, entries)
         self.context = self.run.condition(self.context, new, self.texts, chosen, guidance, chunks)
 
-    def _placed(self, values: np.ndarray, pictures: Mapping[int, int], axis: int = 0) -> np.ndarray:
-        """Return pictures' values in their slots, and zeros in the others."""
-        before = (slice(None),) * axis
-        shape = *values.shape[:axis], self._count, *values.shape[axis + 1 :]
-        found = np.zeros(shape, values.dtype)
-        found[*before, [*pictures.keys()]] = values[*before, [*pictures.values()]]
-        return found
+    def _rows(self, entries: Entries, values: np.ndarray) -> np.ndarray:
+        """Return the rows `[B, ...]` of pictures among the values of their start."""
+        return self._placed(entries, lambda entry: values[entry.row])
+
+    def _placed(
+        self, entries: Entries, value: Callable[[Entry], np.ndarray | None], axis: int = 0
+    ) -> np.ndarray:
+        """Return pictures' values in their slots along an axis, and zeros in the others."""
+        values = {slot: np.asarray(value(entry)) for slot, entry in entries.items()}
+        first = next(iter(values.values()))
+        placed = np.zeros((*first.shape[:axis], self._count, *first.shape[axis:]), first.dtype)
+        for slot, one in values.items():
+            placed[(slice(None),) * axis + (slot,)] = one
+        return placed
 
     def leave(self, slot: int) -> None:
         """Make a slot empty. The latents of its picture are in the states before."""
@@ -217,6 +254,14 @@ class Slots:
         before = self.state
         self.state, self.deep = self.run.step(before, self.context, work, self.kept, self.deep)
         return before, self.state
+
+
+def _grouped(entries: Entries, key: Callable[[Entry], object]) -> list[dict[int, Entry]]:
+    """Return entries in groups of one key."""
+    groups: dict[object, dict[int, Entry]] = {}
+    for slot, entry in entries.items():
+        groups.setdefault(key(entry), {})[slot] = entry
+    return [*groups.values()]
 
 
 def slot_mask(count: int, slots: Iterable[int]) -> np.ndarray:

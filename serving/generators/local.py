@@ -72,7 +72,7 @@ class LocalGenerator(RequestLifecycle):
     The pictures of several requests are drawn at once, each in a slot. A request gets a slot for
     each picture by a turn in the queue, so its pictures may begin and end at different times. A
     single thread does all the drawing. Other threads prepare requests and encode PNG files.
-    Requests of another size or with other LoRAs wait until the slots are empty.
+    Requests with other LoRAs wait until the slots are empty.
 
     `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
@@ -106,7 +106,7 @@ class LocalGenerator(RequestLifecycle):
         self._reveal = reveal
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
-        self._in_use: _Kind = self.facts.sizes[0], ""  # of pictures in slots
+        self._in_use = ""  # the LoRAs of pictures in slots
         self._in_use_since = -math.inf
         self._embeddings = embeddings
         self._live_mode = live
@@ -199,17 +199,13 @@ class LocalGenerator(RequestLifecycle):
     def _slots_in_use(self) -> int:
         return sum(each.in_slots for each in self._seated.values())
 
-    def _kind_of(self, request: Request) -> "_Kind":
-        """Return the size and the LoRAs of a request; only equal ones are drawn together."""
-        return request.size, request.loras
-
     def _suits(self, request: Request) -> bool:
-        return self._kind_of(request) == self._in_use
+        return request.loras == self._in_use
 
     def _admissible(self, arranged: Iterable[Record]) -> Iterable[Record]:
         """Return the turns up to that of a request which must wait no longer for empty slots.
 
-        Pictures of one kind fill the slots for a while before it is another one's turn.
+        Pictures with one set of LoRAs fill the slots for a while before another set has its turn.
         """
         if self._is_full:
             return
@@ -229,9 +225,8 @@ class LocalGenerator(RequestLifecycle):
             return False
         if self._slots_in_use and not self._suits(record.request):
             return False
-        kind = self._kind_of(record.request)
-        if kind != self._in_use:
-            self._in_use, self._in_use_since = kind, time.monotonic()
+        if not self._suits(record.request):
+            self._in_use, self._in_use_since = record.request.loras, time.monotonic()
         self._seated.setdefault(record.request.id, Seated()).take_turn()
         return True
 
@@ -501,16 +496,12 @@ def _opened(png: bytes | None) -> Pillow.Image | None:
     return None if png is None else Pillow.open(io.BytesIO(png), formats=["PNG"])
 
 
-# The size of pictures, and the LoRAs that they are drawn with.
-_Kind = tuple[tuple[int, int] | None, str]
-
-
 def _done(record: Record, drawing: Drawing | None) -> Done:
     """Return the ending of a request whose pictures are all finished."""
     if record.request.live:
         return Done()
     assert drawing is not None
-    cut = [*drawing.truncated, *drawing.negative_truncated]
+    cut = [*drawing.first.truncated, *drawing.first.negative_truncated]
     return Done(" … ".join(dict.fromkeys(filter(None, cut))))
 
 

@@ -200,7 +200,7 @@ def test_a_blank_negative_prompt_is_none(
     pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch, force_zeros: bool
 ) -> None:
     config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
-    monkeypatch.setattr(pipe, "_config", config)
+    monkeypatch.setattr(pipe._planner, "_drawer", pipe._planner._drawer._replace(config=config))
     none = pictures(pipe, "a star", None)
     for blank in ("", " ", "\n\t \u3000", ["", " ", "\t", ""]):
         np.testing.assert_array_equal(pictures(pipe, "a star", blank), none)
@@ -212,7 +212,7 @@ def test_force_zeros_decides_what_none_means(
 ) -> None:
     zeroed = pictures(pipe, "a star")
     config = replace(pipe._config, force_zeros_for_empty_prompt=False)
-    monkeypatch.setattr(pipe, "_config", config)
+    monkeypatch.setattr(pipe._planner, "_drawer", pipe._planner._drawer._replace(config=config))
     assert difference(pictures(pipe, "a star"), zeroed) > 0.001
 
 
@@ -222,7 +222,7 @@ def test_a_blank_prompt_is_one_without_words(
 ) -> None:
     """As in diffusers, a blank prompt is encoded like any other and never zeroed."""
     config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
-    monkeypatch.setattr(pipe, "_config", config)
+    monkeypatch.setattr(pipe._planner, "_drawer", pipe._planner._drawer._replace(config=config))
     drawn = pictures(pipe, "")
     for blank in (" ", "\n\t \u3000", ["", " ", "\t", ""]):
         np.testing.assert_array_equal(pictures(pipe, blank), drawn)
@@ -253,7 +253,7 @@ def test_each_evaluation_runs_one_program(devices: int, runs: Counter[Any]) -> N
 def test_without_guidance_only_the_prompt_is_predicted_for(pipe: SDXLPipeline) -> None:
     def halves(**options: Any) -> list[int]:
         drawing = pipe.prepare(GenerateRequest("a star", num_inference_steps=4, **options))
-        return [int(drawing.work(0, i).integers[2]) for i in range(4)]
+        return [int(drawing.first.work[0].integers[i, 2]) for i in range(4)]
 
     for scale in (1, 0.5, 0):
         assert halves(guidance_scale=scale) == [1, 1, 1, 1]

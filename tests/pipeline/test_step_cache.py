@@ -65,13 +65,14 @@ def by_hand(pipe: SDXLPipeline, interval: int, guided: int) -> np.ndarray:
     drawing = pipe.prepare(
         GenerateRequest(PROMPT, "a ring", seed=7, num_inference_steps=STEPS), images=1
     )
-    run, start = pipe._compiled, drawing.start
+    run, start = pipe._compiled, drawing.first.start
     both = encoded(run, np.repeat(start.input_ids[0], pipe.facts.images_per_request, axis=1))
     contexts = [jax.tree.map(lambda leaf, half=half: leaf[half, :1], both) for half in range(2)]
     deep, shallow = parts()
-    table = drawing.schedule.table
+    schedule = drawing.first.schedule
+    table = schedule.table
     latents = noise(jnp.asarray(start.seeds), run.latents_shape)
-    latents *= drawing.schedule.init_noise_sigma
+    latents *= schedule.init_noise_sigma
     features = [jnp.zeros(0)] * 2
     for i in range(STEPS):
         row = jax.tree.map(lambda column, i=i: column[i], table)

@@ -121,7 +121,7 @@ def test_a_batch_with_a_picture_that_fails(
     def prepare(request: Any, *arguments: Any, **named: Any) -> Any:
         drawing = plain(request, *arguments, **named)
         if request.prompt == "a ring":
-            for numbers, _ in drawing._work:
+            for numbers, _ in drawing.first.work:
                 numbers.fill(float("nan"))
         return drawing
 

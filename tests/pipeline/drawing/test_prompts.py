@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from pipeline import Cancelled, InputError, SDXLPipeline
-from pipeline.drawing.engine import Engine
 from pipeline.drawing.prompts import read_prompts, resolved
 from pipeline.images import metadata
 from pipeline.request import GenerateRequest, check_request
@@ -123,9 +122,7 @@ def test_texts_are_encoded_once_and_switched(devices: int, monkeypatch: pytest.M
     held: list[int] = []
 
     def texts_held() -> int:
-        assert isinstance(pipe._engine, Engine)
-        slots = pipe._engine._slots
-        return 0 if slots is None else len(slots.texts)
+        return len(pipe._engine._slots[pipe._compiled].texts)
 
     def drawn(prompt: str, negative: str = "") -> tuple[int, int]:
         """Return how often the text encoders ran, and how often the context changed."""

@@ -152,7 +152,7 @@ def test_a_drawing_is_cancelled_in_the_refiner(pipe: SDXLPipeline) -> None:
     asked = GenerateRequest("a star", num_inference_steps=STEPS, denoising_end=SHARE)
     drawing = pipe.prepare(asked, cancelled=stop)
     pipe.begin(drawing)
-    while drawing.then is None or not any(drawing.then.steps):
+    while drawing.done <= SHARE * STEPS:
         pipe.advance()
     looks = pipe.look(drawing)
     assert sorted(looks) == [0, 1]
@@ -170,13 +170,13 @@ def test_a_failure_forgets_the_drawings_of_both(
 ) -> None:
     asked = GenerateRequest("a star", num_inference_steps=STEPS, denoising_end=SHARE)
     drawing = pipe.prepare(asked)
-    assert drawing.then is not None
+    assert pipe._refiner is not None
 
     def fail(*_: object) -> None:
         raise RuntimeError("the device failed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(drawing.then.run, "step", fail)
+        patched.setattr(pipe._refiner.run, "step", fail)
         with pytest.raises(RuntimeError, match="the device failed"):
             pipe._drawn(drawing, None, None)
     assert not pipe.is_busy

@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from pipeline import InputError
 from pipeline.drawing.drawing import Drawing
+from pipeline.facts import LoraFacts
 from serving.generator import Done, Error, ErrorKind, Event, Image, Preview, Request, Step
 from serving.generators import previews
 from serving.generators.local import LocalGenerator
@@ -45,6 +47,12 @@ def run(test: Test, slots: int, *, observer: Observer | None = None, **options: 
 
 def one(prompt: str, steps: int = 4, **others: Any) -> Request:
     return request(prompt, num_inference_steps=steps, keep=True, **{"images": 1} | others)
+
+
+def add_lora(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    """Add a LoRA named "pixel"."""
+    pipe.loras["pixel"] = Path("pixel.safetensors")
+    generator.facts = replace(generator.facts, loras=(LoraFacts("pixel", "pixel"),))
 
 
 async def submitted(generator: LocalGenerator, pipe: FakePipeline, *wanted: Request) -> None:
@@ -275,14 +283,11 @@ def test_a_request_has_its_time_anew_with_every_picture():
 
 
 @pytest.mark.parametrize("waited_s", [0, 11])
-def test_another_size_waits_for_empty_slots_but_not_for_long(waited_s: int):
+def test_another_lora_waits_for_empty_slots_but_not_for_long(waited_s: int):
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        pipe.let_all()
-        await generator.open()
-        await until(lambda: generator.facts.more_sizes)
-        pipe.held, pipe.calls[:] = True, []
+        add_lora(generator, pipe)
         await submitted(generator, pipe, one("in a slot", steps=9))
-        await generator.submit(one("wide", size=(16, 8), visitor="wide"))
+        await generator.submit(one("pixel", loras="pixel:1", visitor="pixel"))
         [record] = list(generator._queue)
         record.accepted_at -= waited_s
         await generator.submit(one("plain", visitor="plain"))
@@ -290,10 +295,12 @@ def test_another_size_waits_for_empty_slots_but_not_for_long(waited_s: int):
         assert ("plain" in prompts(pipe)) == (waited_s == 0)
         pipe.let_all()
         await until(lambda: generator.load.running + generator.load.waiting == 0)
-        order = ["in a slot", "plain", "wide"] if waited_s == 0 else ["in a slot", "wide", "plain"]
+        order = (
+            ["in a slot", "plain", "pixel"] if waited_s == 0 else ["in a slot", "pixel", "plain"]
+        )
         assert prompts(pipe) == order
 
-    run(test, slots=2, more_sizes=((16, 8),))
+    run(test, slots=2)
 
 
 def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.MonkeyPatch):
@@ -324,29 +331,26 @@ def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.M
     run(test, slots=2)
 
 
-def test_pictures_of_one_kind_fill_the_slots_before_those_of_another():
-    """Two requests that have waited long, of different sizes, do not alternate by pictures."""
+def test_pictures_with_one_lora_fill_the_slots_before_those_with_another():
+    """Two requests that have waited long, with different LoRAs, do not alternate by pictures."""
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        pipe.let_all()
-        await generator.open()
-        await until(lambda: generator.facts.more_sizes)
-        pipe.held, pipe.calls[:] = True, []
+        add_lora(generator, pipe)
         await submitted(generator, pipe, one("before", images=4))
         plain = one("plain", images=4, visitor="plain", address="plain")
-        wide = one("wide", images=4, size=(16, 8), visitor="wide", address="wide")
-        for each in (plain, wide):
+        other = one("pixel", images=4, loras="pixel:1", visitor="pixel", address="pixel")
+        for each in (plain, other):
             await generator.submit(each)
         for record in list(generator._queue):
             record.accepted_at -= 11
         evaluations, _ = pipe.evaluated
         pipe.let_all()
-        for each in (plain, wide):
+        for each in (plain, other):
             assert ending(await follow(generator, each.id)) == Done("the end")
         # Four steps for each kind, and those under way.
         assert pipe.evaluated[0] - evaluations <= 4 * 4
 
-    run(test, slots=4, more_sizes=((16, 8),))
+    run(test, slots=4)
 
 
 def test_a_request_that_has_begun_ends_before_the_generator_closes():
@@ -364,21 +368,18 @@ def test_a_request_that_has_begun_ends_before_the_generator_closes():
 
 def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
-        pipe.let_all()
-        await generator.open()
-        await until(lambda: generator.facts.more_sizes)
-        pipe.held, pipe.calls[:] = True, []
+        add_lora(generator, pipe)
         await submitted(generator, pipe, one("long", steps=LONG))
-        wide = one("wide", size=(16, 8), visitor="wide")
-        await generator.submit(wide)
+        other = one("pixel", loras="pixel:1", visitor="pixel")
+        await generator.submit(other)
         [record] = list(generator._queue)
         record.accepted_at -= 11
         await generator.submit(one("plain", visitor="plain"))
-        generator.cancel(wide.id)
+        generator.cancel(other.id)
         await until(lambda: generator.load.slots_in_use == 2)
         pipe.let_all()
 
-    run(test, slots=2, more_sizes=((16, 8),))
+    run(test, slots=2)
 
 
 class Gate:

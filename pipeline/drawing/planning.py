@@ -1,0 +1,220 @@
+"""From a request to the drawing of its pictures, stage by stage; no device is used."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import NamedTuple
+
+from pipeline.drawing.drawing import Drawing, Job, Picture, Stage
+from pipeline.drawing.origins import NO_INPUTS, Inputs, Origin, check_origin, read_origin
+from pipeline.drawing.preparing import (
+    Drawer,
+    Task,
+    check_cache,
+    check_latents,
+    check_output,
+    make_stage,
+    part_of,
+)
+from pipeline.drawing.prompts import resolved
+from pipeline.drawing.refining import Refiner
+from pipeline.errors import InputError, raise_if_cancelled
+from pipeline.facts import Facts
+from pipeline.images.inputs import fitted
+from pipeline.request import (
+    GenerateRequest,
+    Request,
+    check_count,
+    check_request,
+    checked_latents,
+    misfits,
+)
+from pipeline.resolve import again, resolve
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.schedulers.config import SchedulerConfig
+from pipeline.setting_kinds import parse_timesteps
+from pipeline.text.embeddings import Embeddings, Placement
+
+
+class Enlargement(NamedTuple):
+    """A second run, which draws finished pictures again in another size.
+
+    Attributes:
+        run: the programs of that size.
+        strength: how far it redraws the pictures.
+        steps: the steps of which it takes that share; None for as many as those of the first run.
+    """
+
+    run: CompiledSampler
+    strength: float
+    steps: int | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The pictures that are wanted of a request.
+
+    Attributes:
+        images: the number of pictures.
+        run: the programs of the size.
+        inputs: the arrays that the request starts from.
+        output_type: one of `OUTPUT_TYPES`.
+        cancelled: stops the drawing once it is set.
+        enlargement: the second run; None for none.
+    """
+
+    images: int
+    run: CompiledSampler
+    inputs: Inputs
+    output_type: str
+    cancelled: Event
+    enlargement: Enlargement | None = None
+
+
+class Planner:
+    """Makes drawings of requests. Any thread may call it.
+
+    Args:
+        drawer: the base model.
+        refiner: the refiner; None without one.
+        facts: returns what requests can name.
+        embeddings: returns the loaded embeddings.
+        wildcard_dir: the folder of the lists that prompts can name; None for none.
+    """
+
+    def __init__(
+        self,
+        drawer: Drawer,
+        refiner: Refiner | None,
+        facts: Callable[[], Facts],
+        embeddings: Callable[[], Embeddings],
+        wildcard_dir: Path | None,
+    ) -> None:
+        self._drawer = drawer
+        self._refiner = refiner
+        self._facts = facts
+        self._embeddings = embeddings
+        self._wildcard_dir = wildcard_dir
+
+    def plan(self, request: GenerateRequest, wanted: Wanted) -> Drawing:
+        """Return the drawing of a request.
+
+        Raises:
+            Cancelled: if the request was cancelled.
+            InputError: if a value cannot be used; the message names it.
+        """
+        facts, inputs = self._facts(), wanted.inputs
+        check_count("images", wanted.images, 1, facts.images_per_request)
+        first_output = wanted.output_type if wanted.enlargement is None else "np"
+        first = replace(wanted, output_type=first_output)
+        checked = self._checked(request, first, facts, has_image=inputs.image is not None)
+        check_latents(inputs)
+        check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
+        noise = latents = None
+        if inputs.latents is not None:
+            goes_on = inputs.denoising_start is not None
+            if checked.variation_strength > 0 and not goes_on:
+                raise InputError("pass either latents or variation_strength, not both")
+            shape = (wanted.images, *wanted.run.latents_shape)
+            given = checked_latents(inputs.latents, shape)
+            noise, latents = (None, given) if goes_on else (given, None)
+        run = wanted.run
+        origin = read_origin(
+            inputs, wanted.images, run.shapes.height, run.shapes.width, checked.padding
+        )
+        task = Task(
+            checked,
+            self._scheduler_of(checked, facts),
+            noise,
+            inputs.denoising_start,
+            origin,
+            wanted.output_type,
+            cancelled=wanted.cancelled,
+        )
+        more = 0
+        if wanted.enlargement is not None:
+            task, more = self._with_second_run(task, request, wanted, wanted.enlargement)
+        elif origin is not None and wanted.output_type == "np":
+            origin.check_one_size()
+        stage, total = self._stages(task, run)
+        return Drawing(checked, stage, total + more, wanted.output_type, latents, wanted.cancelled)
+
+    def _checked(
+        self, request: GenerateRequest, wanted: Wanted, facts: Facts, has_image: bool
+    ) -> Request:
+        """Return the resolved request with a choice in place of each list in its prompts."""
+        checked = check_request(request, wanted.images)
+        checked = resolve(checked, facts, has_image=has_image)
+        checked = resolved(checked, self._wildcard_dir, wanted.cancelled)
+        if self._refiner is not None:
+            scheduler = self._scheduler_of(checked, facts)
+            checked = self._refiner.fitting(checked, scheduler, wanted.inputs.denoising_start)
+        check_output(
+            checked, wanted.output_type, facts.tiny_vae is not None, self._refiner is not None
+        )
+        check_cache(checked, facts.step_cache)
+        self._drawer.adapters.check(checked.lora_weights)
+        raise_if_cancelled(wanted.cancelled)
+        return checked
+
+    def _stages(self, task: Task, run: CompiledSampler) -> tuple[Stage, int]:
+        """Return the first stage of a run, and the number of steps up to its end."""
+        embeddings, refiner = self._embeddings(), self._refiner
+        drawer = self._drawer._replace(run=run)
+        if refiner is None or not task.request.ends_early:
+            stage = make_stage(task, drawer, Placement(embeddings))
+            return stage, stage.total
+        second = refiner.stage(task, run, embeddings)
+        task = replace(task, output_type="latent", then=partial(_go_on, second))
+        return make_stage(task, drawer, Placement(embeddings)), second.total
+
+    def _with_second_run(
+        self, task: Task, ask: GenerateRequest, wanted: Wanted, enlargement: Enlargement
+    ) -> tuple[Task, int]:
+        """Return a task whose pictures are drawn again, and the number of steps of that run."""
+        facts, run = self._facts(), enlargement.run
+        if facts.needs_mask:
+            raise InputError("enlarge needs a model that is not for inpainting; leave it out")
+        larger = again(ask, facts, enlargement.strength, enlargement.steps)
+        second = self._checked(
+            replace(larger, padding=None), replace(wanted, inputs=NO_INPUTS), facts, has_image=True
+        )
+        scheduler = self._scheduler_of(second, facts)
+        rest = replace(task, scheduler=scheduler, noise=None, denoising_start=None)
+
+        def enlarge(job: Job, picture: Picture) -> Job:
+            image = fitted(picture.image, run.shapes.height, run.shapes.width)
+            one = replace(
+                rest,
+                request=Request(**second.of_picture(job.index), images=1),
+                origin=Origin(image[None], None, ()),
+                before=job.stage.total,
+            )
+            stage, _ = self._stages(one, run)
+            return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
+
+        steps = part_of(scheduler, replace(second, denoising_end=None), None).whole
+        return replace(task, output_type="np", then=enlarge), steps
+
+    def _scheduler_of(self, request: Request, facts: Facts) -> SchedulerConfig:
+        """Return the configuration of the scheduler that draws a request.
+
+        Raises:
+            InputError: if the settings do not fit together or do not fit the model.
+        """
+        for misfit in misfits(request, facts.scheduler):
+            raise InputError(str(misfit))
+        return self._drawer.config.schedulers.choose(
+            request.scheduler,
+            request.sigma_schedule,
+            request.timestep_spacing,
+            parse_timesteps(request.timesteps),
+            request.eta,
+        )
+
+
+def _go_on(stage: Stage, job: Job, picture: Picture) -> Job:
+    """Return the job that goes on from the latents of a picture."""
+    return replace(job, stage=stage, latents=picture.image)
