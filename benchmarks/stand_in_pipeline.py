@@ -136,7 +136,7 @@ class Run:
         self, state: State, context: np.ndarray, work: Work[np.ndarray], kept: None, deep: None
     ) -> tuple[State, None]:
         """See `CompiledSampler.step`."""
-        wanted = work.integers[:, 2] > 0
+        wanted = work.column("halves") > 0
         computation = self._pipe.begin_step(context[wanted])
         latents = np.array(state.latents)
         latents[wanted, 0, 0, 1] = context[wanted]

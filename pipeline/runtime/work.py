@@ -13,11 +13,14 @@ from pipeline.schedulers.table import REMEMBERED, Schedule, Table
 
 A = TypeVar("A", np.ndarray, Array)
 
-# Columns of numbers: those of a row of the table, the guidance scale, its rescaling, and a row of
-# `Schedule.noised`.
-_SCALARS = [name for name in Table._fields if name != "values"]
-NUMBERS = len(_SCALARS) + 1 + REMEMBERED + 2 + 2
-INTEGERS = 4
+# The layout of the two arrays: the names of their columns, in order. A name of several columns is
+# repeated.
+NUMBERS = (
+    *("timesteps", "input_scale", "value_latents", "value_prediction", "latents", "noise"),
+    *["values"] * (1 + REMEMBERED),
+    *("guidance_scale", "guidance_rescale", "noised", "noised"),
+)
+INTEGERS = "seed", "evaluation", "halves", "shallow"
 
 
 class Task(NamedTuple, Generic[A]):
@@ -45,15 +48,26 @@ class Task(NamedTuple, Generic[A]):
 
 
 class Work(NamedTuple, Generic[A]):
-    """The packed tasks of B slots: `[B, NUMBERS]` float32, and `[B, INTEGERS]` uint32."""
+    """The packed tasks of B slots: `[B, columns]` float32, and `[B, columns]` uint32.
+
+    One row is `Work` too, without the axis B.
+    """
 
     numbers: A
     integers: A
 
+    def column(self, name: str) -> A:
+        """Return the column of this name, `[B]`; or `[B, n]` where it has n columns."""
+        names, array = (NUMBERS, self.numbers) if name in NUMBERS else (INTEGERS, self.integers)
+        first, count = names.index(name), names.count(name)
+        return array[..., first] if count == 1 else array[..., first : first + count]
+
 
 def no_work(slots: int) -> Work[np.ndarray]:
     """Return work for a number of slots that are all empty."""
-    return Work(np.zeros((slots, NUMBERS), np.float32), np.zeros((slots, INTEGERS), np.uint32))
+    return Work(
+        np.zeros((slots, len(NUMBERS)), np.float32), np.zeros((slots, len(INTEGERS)), np.uint32)
+    )
 
 
 def pack(
@@ -70,30 +84,29 @@ def pack(
     another model has made came before. The whole network runs in one of `cache_interval`
     evaluations.
     """
-    table, count = schedule.table, len(schedule.table.timesteps)
-    scales = np.broadcast_to([guidance_scale, guidance_rescale], (count, 2))
-    columns = [getattr(table, name)[:, None] for name in _SCALARS]
-    evaluations = np.arange(count)
-    halves = np.where(evaluations < guided, 2, 1)
-    numbered, shallow = schedule.first + evaluations, evaluations % cache_interval > 0
-    integers = np.stack([np.full(count, seed), numbered, halves, shallow], axis=1)
-    numbers = np.concatenate([*columns, table.values, scales, schedule.noised[1:]], axis=1)
-    return Work(numbers.astype(np.float32), integers.astype(np.uint32))
+    count = len(schedule.table.timesteps)
+    evaluations, work = np.arange(count), no_work(count)
+    columns = {
+        **schedule.table._asdict(),
+        "guidance_scale": guidance_scale,
+        "guidance_rescale": guidance_rescale,
+        "noised": schedule.noised[1:],
+        "seed": seed,
+        "evaluation": schedule.first + evaluations,
+        "halves": np.where(evaluations < guided, 2, 1),
+        "shallow": evaluations % cache_interval > 0,
+    }
+    for name, values in columns.items():
+        work.column(name)[:] = values
+    return work
 
 
 def unpack(work: Work[Array]) -> Task[Array]:
     """Return packed work as tasks, arrays `[B]`."""
-    numbers, integers = work
-    scalars = {name: numbers[:, i] for i, name in enumerate(_SCALARS)}
-    row = Table(values=numbers[:, len(_SCALARS) : -4], **scalars)
-    seed, evaluation, halves, shallow = (integers[:, i] for i in range(INTEGERS))
-    return Task(
-        row,
-        guidance_scale=numbers[:, -4],
-        guidance_rescale=numbers[:, -3],
-        noised=numbers[:, -2:],
-        seed=seed,
-        evaluation=evaluation.astype(jnp.int32),
-        halves=halves.astype(jnp.int32),
-        shallow=shallow > 0,
+    _, *names = Task._fields
+    task = Task(Table(*map(work.column, Table._fields)), *map(work.column, names))
+    return task._replace(
+        evaluation=task.evaluation.astype(jnp.int32),
+        halves=task.halves.astype(jnp.int32),
+        shallow=task.shallow > 0,
     )
