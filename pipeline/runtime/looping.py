@@ -1,6 +1,7 @@
-"""Loops over some of the items along an axis, traced under `jit`; the other items cost nothing."""
+"""Work on some of the items along an axis, traced under `jit`; the other items cost nothing."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -46,6 +47,21 @@ def take_one(array: Array, i: Array, axis: int = 0) -> Array:
 def put(array: Array, item: Array, i: Array, axis: int = 0) -> Array:
     """Return the array with another item i along an axis."""
     return jax.lax.dynamic_update_index_in_dim(array, item, i, axis)
+
+
+def put_rows(array: Array, items: Array, rows: Array, axis: int = 0) -> Array:
+    """Return the array with other items at `rows`, `[n]` int32, of an axis."""
+    return array.at[(slice(None),) * axis + (rows,)].set(items)
+
+
+def along(axes: Any, function: Callable[..., Array], *structures: Any) -> Any:
+    """Return the structure of what `function(*arrays, axis=axis)` makes of structures' arrays.
+
+    `axes` has the axis of each array, or is the upper part of such a structure.
+    """
+    return jax.tree.map(
+        lambda axis, *parts: jax.tree.map(partial(function, axis=axis), *parts), axes, *structures
+    )
 
 
 def put_at(array: Array, items: Array, starts: tuple[Array | int, ...]) -> Array:

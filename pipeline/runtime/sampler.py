@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pipeline.families.halves import joined, split
-from pipeline.runtime.looping import for_each, put, take, take_one
+from pipeline.runtime.looping import along, for_each, put, put_rows, take, take_one
 from pipeline.runtime.work import Task
 from pipeline.schedulers import table as tables
 from pipeline.schedulers.table import Kept, State
@@ -29,8 +29,11 @@ Stepped = tuple[State, Deep]
 Decode = Callable[[Array], Array]
 Encode = Callable[[Array], Array]
 Form = Callable[[Predict, State, Context, Task[Array], Kept | None, Collective, Deep], Stepped]
-# The axes of the slots in a state.
+# The axes of the slots in a state; in a state, a context, tasks, kept parts and deep features; and
+# in what a step returns.
 _AXES = State(0, 1)  # type: ignore[arg-type]
+_GIVEN_AXES = _AXES, 1, 0, 0, 1
+_STEPPED_AXES = _AXES, 1
 
 
 def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
@@ -261,9 +264,38 @@ def by_slots(
     return after, deep
 
 
+def by_occupied(
+    predict: Predict,
+    state: State,
+    context: Context,
+    tasks: Task[Array],
+    kept: Kept | None,
+    gather: Collective,
+    deep: Deep,
+) -> Stepped:
+    """Predict for the slots with work in the smallest batch of 1, 2, 4, ... that holds them.
+
+    Every batch is a branch of its own, of which each device runs one.
+    """
+    slots, given = len(tasks.halves), (state, context, tasks, kept, deep)
+    order = jnp.argsort(tasks.halves == 0, stable=True)
+    sizes = [*(2**i for i in range((slots - 1).bit_length())), slots]
+
+    def batch(size: int) -> Stepped:
+        if size == slots:
+            return by_slots(predict, state, context, tasks, kept, gather, deep)
+        rows = order[:size]
+        *some, features = along(_GIVEN_AXES, partial(jnp.take, indices=rows), given)
+        after = by_slots(predict, *some, gather=gather, deep=features)
+        return along(_STEPPED_AXES, partial(put_rows, rows=rows), (state, deep), after)
+
+    choice = jnp.searchsorted(jnp.array([0, *sizes]), (tasks.halves > 0).sum())
+    return jax.lax.switch(choice, [lambda: (state, deep), *(partial(batch, n) for n in sizes)])
+
+
 # The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms
 # the code that runs depends on the picture alone, so it has the same bits beside any others.
-FORMS: dict[str, Form] = {"picture": by_picture, "half": by_half, "slots": by_slots}
+FORMS: dict[str, Form] = {"picture": by_picture, "half": by_half, "slots": by_occupied}
 
 
 def _in_turn(
@@ -283,18 +315,12 @@ def _in_turn(
 
     def work(slot: Array, carry: Stepped) -> Stepped:
         state, deep = carry
-        task = jax.tree.map(lambda column: take(column, slot), tasks)
-        own, cached = jax.tree.map(lambda leaf: take(leaf, slot, 1), (context, deep))
-        before = jax.tree.map(lambda array, axis: take(array, slot, axis), state, _AXES)
+        given = state, context, tasks, kept, deep
+        before, own, task, part, cached = along(_GIVEN_AXES, partial(take, i=slot), given)
         scaled = tables.scale_model_input(before.latents, task.row)
-        part = jax.tree.map(lambda array: take(array, slot), kept)
         predictions, features = pair(scaled, own, task, cached)
         after = _advance(predictions, before, task, part)
-        deep = jax.tree.map(lambda all_, one: put(all_, one, slot, 1), deep, features)
-        state = jax.tree.map(
-            lambda all_, one, axis: put(all_, one, slot, axis), state, after, _AXES
-        )
-        return state, deep
+        return along(_STEPPED_AXES, partial(put, i=slot), carry, (after, features))
 
     return for_each(tasks.halves > 0, work, (state, deep))
 

@@ -113,9 +113,10 @@ def test_a_run_equals_that_of_the_parts_by_hand(form: str) -> None:
     [
         ("picture", {0: (2, 2), 1: (1, 3)}, [{2: 1, 1: 1}, {}, {2: 1}, {1: 1}]),
         ("half", {0: (2, 2), 1: (1, 3)}, [{1: 3}, {}, {1: 2}, {1: 1}]),
-        # All slots share the deep part: it runs for all if one picture needs it.
-        ("slots", {0: (2, 2), 1: (2, 3)}, [{8: 1}, {}, {8: 1}, {8: 1}]),
-        ("slots", {0: (1, 4), 2: (1, 4)}, [{4: 1}, {}, {}, {}]),
+        # All pictures share the deep part: it runs for all if one of them needs it.
+        ("slots", {0: (2, 2), 1: (2, 3)}, [{4: 1}, {}, {4: 1}, {4: 1}]),
+        ("slots", {0: (1, 4), 2: (1, 4)}, [{2: 1}, {}, {}, {}]),
+        ("slots", {3: (2, 2)}, [{2: 1}, {}, {2: 1}, {}]),
     ],
 )
 def test_the_deep_part_runs_where_it_is_due(

@@ -138,7 +138,10 @@ def step(form: str, halves: list[int]) -> tuple[State, State, Counter[int]]:
         ("half", [2, 0, 1, 2], {1: 5}),
         ("half", [0, 0, 0, 0], {}),
         ("slots", [2, 0, 1, 2], {8: 1}),
-        ("slots", [1, 0, 1, 0], {4: 1}),
+        ("slots", [1, 0, 1, 0], {2: 1}),
+        ("slots", [0, 0, 0, 2], {2: 1}),
+        ("slots", [0, 1, 2, 0], {4: 1}),
+        ("slots", [0, 0, 0, 0], {}),
     ],
 )
 def test_forward_passes(form: str, halves: list[int], batches: dict[int, int]) -> None:
@@ -151,9 +154,17 @@ def test_forward_passes(form: str, halves: list[int], batches: dict[int, int]) -
         assert kept == (needed == 0)
 
 
-@pytest.mark.parametrize("form", ["half", "slots"])
-def test_every_form_computes_the_same(form: str) -> None:
-    halves = [2, 0, 1, 2]
+@pytest.mark.parametrize(
+    ("form", "halves"),
+    [
+        ("half", [2, 0, 1, 2]),
+        ("slots", [2, 0, 1, 2]),
+        ("slots", [0, 0, 2, 0]),
+        ("slots", [0, 2, 0, 1]),
+        ("slots", [2, 2, 1, 2]),
+    ],
+)
+def test_every_form_computes_the_same(form: str, halves: list[int]) -> None:
     for ours, right in zip(step(form, halves)[1], step("picture", halves)[1], strict=True):
         np.testing.assert_allclose(ours, right, rtol=1e-4, atol=1e-5)
 
