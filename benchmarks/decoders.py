@@ -10,8 +10,8 @@ results/<date>-decoders.json. `benchmarks.tpu_decoders` does the same for a TPU,
 import argparse
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -25,9 +25,10 @@ from benchmarks.full_size import read_with_tiny_vae
 from pipeline.families.family import Config
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.program import Program, Shapes, Target
 from pipeline.runtime.programs import Programs
 
+K = TypeVar("K")
 DECODERS = ("decode", "tiny_decode")
 REPEATS = 2
 TOKENS = 77
@@ -54,21 +55,27 @@ def measure(config: Config, side: int, dtype: np.dtype[Any]) -> dict[str, dict[s
     programs = Programs(target, trace_networks(config, dtype))
     compiled, found = {}, {}
     for name in DECODERS:
-        began = time.perf_counter()
-        executable = programs[name].compile()
-        memory = executable.memory_analysis()
-        assert memory is not None
-        found[name] = {
-            "temporaries_mb": round(memory.temp_size_in_bytes / 1e6, 1),
-            "compile_seconds": round(time.perf_counter() - began, 1),
-        }
-        compiled[name] = executable, list(_random(programs[name].args))
-    for name, seconds in _shortest(compiled).items():
+        program = programs[name]
+        executable, found[name] = timed_compile(program)
+        compiled[name] = executable, list(random_arguments(program.args))
+    for name, seconds in shortest(compiled, REPEATS).items():
         found[name]["seconds"] = round(seconds, 3)
     return found
 
 
-def _random(specs: tuple[Any, ...]) -> Iterator[Any]:
+def timed_compile(program: Program) -> tuple[jax.stages.Compiled, dict[str, float]]:
+    """Compile a program; return it, its megabytes of temporaries, and the seconds that it took."""
+    began = time.perf_counter()
+    executable = program.compile()
+    memory = executable.memory_analysis()
+    assert memory is not None
+    return executable, {
+        "temporaries_mb": round(memory.temp_size_in_bytes / 1e6, 1),
+        "compile_seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def random_arguments(specs: tuple[Any, ...]) -> Iterator[Any]:
     """Yield random arguments for a program."""
     rng = np.random.default_rng(0)
     for spec in specs:
@@ -81,14 +88,15 @@ def _random(specs: tuple[Any, ...]) -> Iterator[Any]:
         )
 
 
-def _shortest(compiled: dict[str, tuple[Any, list[Any]]]) -> dict[str, float]:
-    shortest = dict.fromkeys(compiled, float("inf"))
-    for _ in range(REPEATS):
+def shortest(compiled: Mapping[K, tuple[Any, list[Any]]], repeats: int) -> dict[K, float]:
+    """Return the shortest of several runs of each executable with its arguments, in turns."""
+    found = dict.fromkeys(compiled, float("inf"))
+    for _ in range(repeats):
         for name, (executable, arguments) in compiled.items():
             began = time.perf_counter()
             jax.block_until_ready(executable(*arguments))
-            shortest[name] = min(shortest[name], time.perf_counter() - began)
-    return shortest
+            found[name] = min(found[name], time.perf_counter() - began)
+    return found
 
 
 if __name__ == "__main__":
