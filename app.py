@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -40,9 +39,6 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
         arguments: the flags of the command line.
         load: returns the pipeline; None loads the model that the settings name.
     """
-    # Nearly all objects made at startup stay, so collection would only cost time.
-    # `serving.http.server` enables it again, and so does `serving.waiting` while it waits.
-    gc.disable()
     chosen = settings.read(arguments, os.environ, PROG)
     logs.start(chosen.log_format)
     signal.signal(signal.SIGTERM, _stop)

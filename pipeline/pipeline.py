@@ -65,7 +65,6 @@ from pipeline.runtime.loading import (
     load_tokenizers,
     match_networks,
     trace_networks,
-    without_collecting_garbage,
 )
 from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.parameters import Parameters
@@ -843,7 +842,6 @@ def _log_recipe(recipe: Recipe | None) -> None:
     log.info("recognised %s; its settings are the defaults: %s", recipe.title, used)
 
 
-@without_collecting_garbage()
 def _load(
     checkpoint: Checkpoint[Config],
     target: Target,

@@ -1,11 +1,9 @@
 """Startup of an instance that sends requests to others: it waits until one of them is ready."""
 
 import asyncio
-import gc
 import logging
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
 
 import httpx
@@ -49,30 +47,17 @@ async def wait_for_model(
         SystemExit: if the program is told to stop meanwhile.
     """
     waiting = _Server(at)
-    with _collecting():
-        serving = asyncio.create_task(waiting.serve())
-        asking = asyncio.create_task(_first_model(client, urls))
-        try:
-            await asyncio.wait([serving, asking], return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                raise SystemExit(waiting.status)
-            return asking.result()
-        finally:
-            asking.cancel()
-            waiting.should_exit = True
-            await serving
-
-
-@contextmanager
-def _collecting() -> Iterator[None]:
-    """Enable the garbage collector, which `app` disables: a wait may last for hours."""
-    was_on = gc.isenabled()
-    gc.enable()
+    serving = asyncio.create_task(waiting.serve())
+    asking = asyncio.create_task(_first_model(client, urls))
     try:
-        yield
+        await asyncio.wait([serving, asking], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            raise SystemExit(waiting.status)
+        return asking.result()
     finally:
-        if not was_on:
-            gc.disable()
+        asking.cancel()
+        waiting.should_exit = True
+        await serving
 
 
 async def _first_model(client: httpx.AsyncClient, urls: Sequence[str]) -> Facts:

@@ -14,7 +14,6 @@ from serving.http.auth import ApiKeys
 from serving.http.limits import MAX_UPLOAD_BYTES
 from ui import i18n, live, looks, sample_pictures, start, theme
 from ui.gradio_compat import component, sessions
-from ui.gradio_compat.applications import without_applications
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
 from ui.gradio_compat.sessions import Sessions
@@ -103,7 +102,7 @@ def _pages(generator: Generator, programs: bool) -> dict[str, gr.Blocks]:
     """Build the page once in each language."""
     pages = {}
     for language in i18n.LANGUAGES:
-        with i18n.speaking(language), without_applications():
+        with i18n.speaking(language):
             pages[language] = build_page(generator, programs=programs)
     return pages
 

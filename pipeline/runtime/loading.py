@@ -1,10 +1,8 @@
 """Loading of a pipeline's tokenizers and networks from a checkpoint."""
 
-import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -144,19 +142,6 @@ def _progress_bar(title: str) -> Any:
     from tqdm import tqdm
 
     return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
-
-
-@contextmanager
-def without_collecting_garbage() -> Iterator[None]:
-    """Pause garbage collection during startup: its objects stay, and scanning them is slow."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class Timed:

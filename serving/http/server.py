@@ -87,7 +87,6 @@ class Server(uvicorn.Server):
         # Exclude the objects made at startup from collection: scanning them pauses every request.
         gc.collect()
         gc.freeze()
-        gc.enable()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -4,7 +4,6 @@ A program that is told to stop first finishes the pictures that visitors wait fo
 """
 
 import asyncio
-import gc
 import json
 import re
 import socket
@@ -179,15 +178,6 @@ def rest(client: socket.socket) -> bytes:
     """Return everything the server sends until it hangs up."""
     parts = iter(lambda: client.recv(2**20), b"")
     return b"".join(parts)
-
-
-def test_garbage_collection_is_enabled_while_serving():
-    gc.disable()
-    try:
-        with serve():
-            assert gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def test_a_slow_reader_is_sent_everything():

@@ -923,17 +923,3 @@ def test_model_line():
 def test_page_needs_no_jax():
     program = "import sys, ui.page, ui.theme; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
-
-
-@pytest.mark.slow
-def test_gradio_reads_no_sources_to_write_stubs():
-    program = """
-import inspect, sys
-opened = []
-sys.addaudithook(lambda event, given: event == "open" and opened.append(str(given[0])))
-import ui
-import gradio
-assert not [file for file in opened if file.endswith(".pyi")]
-assert inspect.getfile(gradio) == gradio.__file__
-"""
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

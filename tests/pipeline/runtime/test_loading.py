@@ -1,6 +1,5 @@
 """Loading of a checkpoint's tokenizers and weights, and the cache for the next start."""
 
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ from pipeline.runtime.loading import (
     find_networks,
     load_networks,
     load_tokenizers,
-    without_collecting_garbage,
 )
 from tests.checkpoints import SMALLEST, change_json, copy_checkpoint
 
@@ -101,15 +99,3 @@ def test_the_weight_files_that_were_chosen_are_read(tmp_path: Path, prefer_fp16:
     stored = load_file(file)["conv_norm_out.weight"].astype(np.float32)
     read = networks["unet"].conv_norm_out.scale.get_value()
     np.testing.assert_array_equal(read, stored * (1 if prefer_fp16 else 2))
-
-
-def test_garbage_is_collected_again_after_a_start() -> None:
-    with without_collecting_garbage():
-        assert not gc.isenabled()
-        with without_collecting_garbage():  # in another thread, perhaps
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    with pytest.raises(KeyError), without_collecting_garbage():
-        raise KeyError
-    assert gc.isenabled()

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import gc
 import json
 import os
 import re
@@ -1084,26 +1083,6 @@ def test_waiting_for_an_instance_that_comes_later(looks: Looks):
     with serve(port=port):
         waiter.join(60)
     assert found[0].name == "stand-in"
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_garbage_is_collected_while_it_waits(on: bool, monkeypatch: pytest.MonkeyPatch):
-    collecting: list[bool] = []
-
-    async def ask(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]:
-        collecting.append(gc.isenabled())
-        return MODEL, Load(0, 0, 32, accepting=True)
-
-    monkeypatch.setattr(waiting, "fetch_model", ask)
-    was_on = gc.isenabled()
-    try:
-        # `app` may have switched garbage collection either way; waiting must restore that.
-        (gc.enable if on else gc.disable)()
-        asyncio.run(wait_at(free_port(), "http://127.0.0.1:1"))
-        assert gc.isenabled() == on
-    finally:
-        (gc.enable if was_on else gc.disable)()
-    assert collecting == [True]
 
 
 @pytest.mark.parametrize(
