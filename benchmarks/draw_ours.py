@@ -34,7 +34,7 @@ from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.room import Room
-from pipeline.runtime.slots import Slots, Start, slot_mask
+from pipeline.runtime.slots import Entry, Slots, Start, slot_mask
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 
@@ -100,7 +100,6 @@ class Job:
         room = Room(models_of(target, networks), cache)
         self.compiled = CompiledSampler(target, executables, Parameters(networks), room)
         self._slots = Slots(self.compiled)
-        self._every = {slot: slot for slot in range(images)}
         schedule = make_schedule(config.scheduler, options.steps)
         evaluations = schedule.stops[-1]
         scales = draw_job.GUIDANCE_SCALE, 0.0
@@ -108,7 +107,7 @@ class Job:
         self._evaluations = range(evaluations)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
         shape = (1, 2, images, len(config.text_encoders), config.tokens)
-        self._start = Start(
+        start = Start(
             input_ids=np.random.default_rng(0).integers(0, words, shape, np.int32),
             weights=np.ones(shape, np.float32),
             chunks=np.ones((1, 2, images), np.int32),
@@ -121,6 +120,7 @@ class Job:
             variations=(),
             noise=None,
         )
+        self._entries = {slot: Entry(start, slot) for slot in range(images)}
 
     def pictures(self) -> np.ndarray:
         """Run a whole request; return `[B, H, W, 3]` uint8 on the host."""
@@ -130,7 +130,7 @@ class Job:
     def encode(self) -> Any:
         """Encode the prompts and draw the noise; return the context."""
         self._slots.taken.clear()
-        self._slots.enter(self._start, self._every)
+        self._slots.enter(self._entries)
         return self._slots.context
 
     def denoise(self) -> jax.Array:
@@ -145,7 +145,7 @@ class Job:
 
     def decode(self, latents: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Decode all pictures; see `CompiledSampler.decode`."""
-        return self.compiled.decode(latents, slot_mask(self.compiled.shapes.images, self._every))
+        return self.compiled.decode(latents, slot_mask(self.compiled.shapes.images, self._entries))
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:
