@@ -226,7 +226,7 @@ class Engine:
         return self._slots[run]
 
     def _enter(self, jobs: deque[Job]) -> None:
-        """Let the first jobs, and all after it that fit beside it, enter free slots."""
+        """Let the first job, and those next to it that fit beside it, enter free slots."""
         first = jobs[0].stage
         slots = self._slots_of(first.run)
 
