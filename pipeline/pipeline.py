@@ -593,17 +593,10 @@ class SDXLPipeline:
             image, mask = extended(image, mask, extend)
             if asked.padding is None:
                 asked = replace(asked, padding=EXTEND_PADDING)
-        wanted = Wanted(
-            self._facts.images_per_request if images is None else images,
-            self._sampler(height, width),
-            Inputs(image, mask, latents, denoising_start),
-            output_type,
-            Event() if cancelled is None else cancelled,
-        )
-        if enlarge is not None:
-            second = Enlargement(self._sampler(*enlarge), enlarge_strength, enlarge_steps)
-            wanted = replace(wanted, enlargement=second)
-        return self._drawn(self._planner.plan(asked, wanted), on_step, on_preview)
+        inputs = Inputs(image, mask, latents, denoising_start)
+        second = enlarge and Enlargement(self._sampler(*enlarge), enlarge_strength, enlarge_steps)
+        drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled, second)
+        return self._drawn(drawing, on_step, on_preview)
 
     def _asked(
         self, prompt: str | Sequence[str] | GenerateRequest, **settings: Any
@@ -653,11 +646,12 @@ class SDXLPipeline:
         inputs: Inputs = NO_INPUTS,
         output_type: str = "pil",
         cancelled: Event | None = None,
+        enlargement: Enlargement | None = None,
     ) -> Drawing:
         """Return the drawing of a request, which `begin` begins; no device is used.
 
-        Any thread may call this. The arguments beside `request` and `inputs` are those of
-        `generate`.
+        Any thread may call this. The arguments are those of `generate`, but for `request`, `inputs`
+        and the second run.
 
         Raises:
             Cancelled: if `cancelled` is set.
@@ -669,6 +663,7 @@ class SDXLPipeline:
             inputs,
             output_type,
             Event() if cancelled is None else cancelled,
+            enlargement,
         )
         return self._planner.plan(request, wanted)
 

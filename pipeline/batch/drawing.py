@@ -27,7 +27,7 @@ _PREPARERS = 2
 def grouped(items: Iterable[Item]) -> list[Item]:
     """Return pictures so that those that can share the slots follow each other.
 
-    Pictures of another size, or with other LoRAs, have to wait until the slots are empty.
+    Every size has slots of its own. Pictures with other LoRAs wait until all slots are empty.
     """
     groups: dict[object, list[Item]] = {}
     for item in items:

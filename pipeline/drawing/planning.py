@@ -135,7 +135,7 @@ class Planner:
         )
         more = 0
         if wanted.enlargement is not None:
-            task, more = self._with_second_run(task, request, wanted, wanted.enlargement)
+            task, more = self._with_second_run(task, request, wanted, wanted.enlargement, facts)
         elif origin is not None and wanted.output_type == "np":
             origin.check_one_size()
         stage, total = self._stages(task, run)
@@ -171,10 +171,15 @@ class Planner:
         return make_stage(task, drawer, Placement(embeddings)), second.total
 
     def _with_second_run(
-        self, task: Task, ask: GenerateRequest, wanted: Wanted, enlargement: Enlargement
+        self,
+        task: Task,
+        ask: GenerateRequest,
+        wanted: Wanted,
+        enlargement: Enlargement,
+        facts: Facts,
     ) -> tuple[Task, int]:
         """Return a task whose pictures are drawn again, and the number of steps of that run."""
-        facts, run = self._facts(), enlargement.run
+        run = enlargement.run
         if facts.needs_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
         larger = again(ask, facts, enlargement.strength, enlargement.steps)

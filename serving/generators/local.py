@@ -223,9 +223,9 @@ class LocalGenerator(RequestLifecycle):
     def _place(self, record: Record) -> bool:
         if self._is_full:
             return False
-        if self._slots_in_use and not self._suits(record.request):
-            return False
         if not self._suits(record.request):
+            if self._slots_in_use:
+                return False
             self._in_use, self._in_use_since = record.request.loras, time.monotonic()
         self._seated.setdefault(record.request.id, Seated()).take_turn()
         return True

@@ -121,7 +121,7 @@ class Backend:
             return False
         return (
             self.pictures < self.facts.images_per_request
-            and request.size in (None, *self.facts.sizes)
+            and request.size in self.facts.sizes
             and self.has_all(request, digest)
         )
 
