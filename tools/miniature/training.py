@@ -1,7 +1,7 @@
 """The parts that the training of every network shares: optimiser, average, loop."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -85,34 +85,41 @@ def _kinds(params: Tree) -> Tree:
 
 
 def _all_orthogonalised(kernels: Tree) -> Tree:
-    """Return `orthogonalised` of every kernel; those of one shape take one product, not many."""
     leaves, structure = jax.tree.flatten(kernels)
-    for shape in dict.fromkeys(kernel.shape for kernel in leaves):
-        same = [i for i, kernel in enumerate(leaves) if kernel.shape == shape]
-        done = jax.vmap(orthogonalised)(jnp.stack([leaves[i] for i in same]))
-        for i, kernel in zip(same, done, strict=True):
-            leaves[i] = kernel
-    return jax.tree.unflatten(structure, leaves)
+    return jax.tree.unflatten(structure, orthogonalised(leaves))
 
 
-def orthogonalised(kernel: jax.Array) -> jax.Array:
-    """Return about the nearest matrix with orthonormal columns or rows, scaled for its width.
+def orthogonalised(kernels: Sequence[jax.Array]) -> list[jax.Array]:
+    """Return about the nearest matrices with orthonormal columns or rows, scaled for their widths.
 
-    The last axis of the kernel is the matrix's columns. Muon's five Newton-Schulz iterations are
+    The last axis of a kernel is its matrix's columns. Muon's five Newton-Schulz iterations are
     polynomials of the smaller Gram matrix: a third of the arithmetic for a convolution's kernel.
+    Those of all Gram matrices of one size are computed at once.
     """
-    matrix = kernel.reshape(-1, kernel.shape[-1])
-    inputs, outputs = matrix.shape
-    tall = inputs > outputs
-    matrix = matrix if tall else matrix.T
-    matrix /= jnp.linalg.norm(matrix) + 1e-8
-    gram = matrix.T @ matrix
-    product = identity = jnp.eye(len(gram))
+    matrices = [kernel.reshape(-1, kernel.shape[-1]) for kernel in kernels]
+    matrices = [x if x.shape[0] > x.shape[1] else x.T for x in matrices]
+    matrices = [x / (jnp.linalg.norm(x) + 1e-8) for x in matrices]
+    done: dict[int, jax.Array] = {}
+    for size in {x.shape[1] for x in matrices}:
+        same = [i for i, x in enumerate(matrices) if x.shape[1] == size]
+        products = _iterated(jnp.stack([matrices[i].T @ matrices[i] for i in same]))
+        done |= {i: matrices[i] @ product for i, product in zip(same, products, strict=True)}
+    return [_as_kernel(done[i], kernel) for i, kernel in enumerate(kernels)]
+
+
+def _iterated(gram: jax.Array) -> jax.Array:
+    """Return the matrices `[n, N, N]` by which Muon multiplies those with these Gram matrices."""
+    product = identity = jnp.eye(gram.shape[-1])
     for _ in range(5):
         factor = 3.4445 * identity - 4.7750 * gram + 2.0315 * gram @ gram
         product, gram = factor @ product, factor @ gram @ factor
-    matrix = matrix @ product * max(1, outputs / inputs) ** 0.5
-    return (matrix if tall else matrix.T).reshape(kernel.shape)
+    return product
+
+
+def _as_kernel(matrix: jax.Array, kernel: jax.Array) -> jax.Array:
+    inputs, outputs = kernel.size // kernel.shape[-1], kernel.shape[-1]
+    matrix = matrix if inputs > outputs else matrix.T
+    return matrix.reshape(kernel.shape) * max(1, outputs / inputs) ** 0.5
 
 
 def averaged(average: Tree, params: Tree, step: jax.Array, decay: float = 0.998) -> Tree:

@@ -31,25 +31,34 @@ class Examples(NamedTuple):
 
 
 def compose_all(
-    make: Callable[[np.random.Generator], Scene], tokenizers: Tokenizers, count: int, seed: int
+    make: Callable[[np.random.Generator], Scene],
+    tokenizers: Tokenizers,
+    count: int,
+    seed: int,
+    drawn: bool = True,
 ) -> Iterator[Examples]:
     """Compose `count` scenes, rounded up to a multiple of `AT_ONCE`, which is that of each part.
 
-    All parts are composed from the first `next` on, while the caller does something else.
+    All parts are composed from the first `next` on, while the caller does something else. Without
+    `drawn`, they have no pictures.
     """
     with multiprocessing.get_context("spawn").Pool() as processes:
-        work = partial(compose, make, tokenizers, seed)
+        work = partial(compose, make, tokenizers, seed, drawn)
         yield from processes.imap(work, range(0, count, AT_ONCE))
 
 
 def compose(
-    make: Callable[[np.random.Generator], Scene], tokenizers: Tokenizers, seed: int, start: int
+    make: Callable[[np.random.Generator], Scene],
+    tokenizers: Tokenizers,
+    seed: int,
+    drawn: bool,
+    start: int,
 ) -> Examples:
     """Compose `AT_ONCE` scenes; each has its own seed, so a larger set begins with a smaller."""
     rngs = [np.random.default_rng((seed, i)) for i in range(start, start + AT_ONCE)]
     scenes = [make(rng) for rng in rngs]
     each = list(zip(scenes, rngs, strict=True))
-    pictures = np.array([draw(scene, rng) for scene, rng in each])
+    pictures = np.array([draw(scene, rng) for scene, rng in each if drawn])
     ids, _ = tokenizers.tokenize([caption(*pair) for pair in each for _ in range(CAPTIONS)])
     return Examples(
         scenes, pictures, ids.astype(np.int16).reshape(AT_ONCE, CAPTIONS, *ids[0].shape)

@@ -1,8 +1,9 @@
-"""A sheet of pictures to look at, by a sampler that takes less than the pipeline.
+"""A sheet of pictures to look at: `python -m tools.trainer.sheet PROMPT ...`.
 
-A machine for training has few libraries.
+Its sampler takes less than the pipeline: a machine for training has few libraries.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +20,27 @@ from tools.miniature.reader import TextEncoders
 from tools.miniature.train_unet import encode_prompts
 from tools.miniature.training import sheet
 from tools.miniature.trajectories import GUIDANCE, condition
+from tools.trainer.captions import prompt
+from tools.trainer.composition import make_scene
+from tools.trainer.things import all_things
 
 COLUMNS = 8
 STEPS = 25
+SHOWN = 64  # pictures, if no prompt is named
+
+
+def main() -> None:
+    """Draw the prompts that the command names, or random ones."""
+    parser = argparse.ArgumentParser(prog="python -m tools.trainer.sheet", description=__doc__)
+    parser.add_argument("prompts", nargs="*", help="in place of random ones")
+    parser.add_argument("--model", type=Path, default=Path("runs/trainer/checkpoint"))
+    parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
+    parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
+    parser.add_argument("--out", type=Path, default=Path("runs/trainer/sheet.png"))
+    options = parser.parse_args()
+    rng = np.random.default_rng(1)
+    scenes = (make_scene(options.names, options.plain, rng) for _ in range(SHOWN))
+    draw_sheet(options.model, options.prompts or list(map(prompt, scenes)), options.out)
 
 
 def draw_sheet(checkpoint: Path, prompts: Sequence[str], out: Path) -> None:
@@ -76,3 +95,7 @@ def _draw(
 
     latents = jax.lax.fori_loop(0, len(timesteps), step, noise * sigmas[0])
     return jnp.clip(vae.decode(latents / vae.config.scaling_factor) / 2 + 0.5, 0, 1)
+
+
+if __name__ == "__main__":
+    main()

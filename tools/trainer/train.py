@@ -1,9 +1,9 @@
-"""Train a miniature in parts: `python -m tools.trainer vae | words | unet | all | sheet`.
+"""Train a miniature in parts: `python -m tools.trainer vae words unet`.
 
-Each part goes on from what the parts before have written into `--work`, and takes `--minutes`. A
-part that was stopped, or has ended, resumes. "all" shares the minutes out among the parts, so that
-one command fills a lent machine; "unet" of the same `--name` goes on with its latents. "sheet"
-draws pictures.
+Each part goes on from what the parts before have written into `--work`. The parts of one command
+share `--minutes`, so that it fills a lent machine. A part that was stopped, or has ended, resumes;
+"unet" of the same `--name` goes on with its latents. `weights` beside this file has a trained VAE
+and text encoders: copy them to `runs/trainer/checkpoint` to begin with "unet".
 """
 
 import argparse
@@ -43,29 +43,25 @@ from tools.miniature.training import (
 from tools.miniature.vocabulary import write_tokenizers
 from tools.miniature.work import Run, Tree
 from tools.trainer import shape
-from tools.trainer.captions import prompt, vocabulary
+from tools.trainer.captions import vocabulary
 from tools.trainer.composition import make_scene
 from tools.trainer.examples import AT_ONCE, Examples, compose_all
 from tools.trainer.reader import teach
-from tools.trainer.sheet import draw_sheet
 from tools.trainer.things import all_things
 from tools.trainer.train_unet import batches
 from tools.trainer.train_vae import train_vae
 
 SEED = 0
 VAE_PICTURES = 8192  # the most that the VAE learns from
-# The shares of the time after which each part ends in "all"; the last is for writing.
-ENDS = {"vae": 0.48, "words": 0.6, "unet": 0.97}
+SHARES = {"vae": 0.2, "words": 0.1, "unet": 0.7}  # of the time
 VAE_PEAK, GOING_ON = 0.02, 0.005  # its learning rate, new and trained
-SHOWN = 64  # pictures in the sheet
 PIECE = 15 * 2**20  # bytes
 
 
 def main() -> None:
-    """Train one part, or all."""
+    """Train some parts, or all."""
     parser = argparse.ArgumentParser(prog="python -m tools.trainer", description=__doc__)
-    parser.add_argument("part", choices=(*ENDS, "all", "sheet"))
-    parser.add_argument("prompts", nargs="*", help="of the sheet, in place of random ones")
+    parser.add_argument("parts", nargs="+", choices=tuple(SHARES))
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--work", type=Path, default=Path("runs/trainer"))
     parser.add_argument("--out", type=Path, help="for few files with the results so far")
@@ -81,25 +77,25 @@ def main() -> None:
     )  # fmt: skip
     options = parser.parse_args()
     began = time.monotonic()
-    if options.part == "sheet":
-        show(options, options.out or options.work)
-        return
     checkpoint = options.work / "checkpoint"
     signs = [sign for thing in all_things() for sign in thing.signs]
     tokens = write_tokenizers(checkpoint, vocabulary(), signs)
     write_configs(checkpoint, tokens, shape.UNET, shape.VAE, shape.SCHEDULER)
     config = read_config(checkpoint)
     tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
-    shares = ENDS if options.part == "all" else {options.part: 1.0}
-    ends = {part: began + 60 * options.minutes * share for part, share in shares.items()}
+    shares = np.cumsum([SHARES[part] for part in options.parts])
+    times = began + 60 * options.minutes * shares / shares[-1]
+    ends = dict(zip(options.parts, map(float, times), strict=True))
     kept = options.work / f"latents-{options.name}.npz"
-    if options.part == "unet" and kept.exists():
+    if options.parts == ["unet"] and kept.exists():
         with np.load(kept) as pool:
             make_unet(config, options, (pool["latents"], pool["ids"]), ends["unet"])
         return
-    count = min(options.pictures, VAE_PICTURES) if options.part == "vae" else options.pictures
+    only_vae = options.parts == ["vae"]
+    count = min(options.pictures, VAE_PICTURES) if only_vae else options.pictures
     make = partial(make_scene, options.names, options.plain)
-    examples = compose_all(make, tokenizers, count, SEED + 10)
+    drawn = options.parts != ["words"]
+    examples = compose_all(make, tokenizers, count, SEED + 10, drawn)
     first = list(islice(examples, VAE_PICTURES // AT_ONCE))
     if "vae" in ends:
         make_vae(config, options, first, ends["vae"])
@@ -209,14 +205,6 @@ def give_back(options: argparse.Namespace) -> None:
         (options.out / f"checkpoint.tar.{i}").write_bytes(packed[start : start + PIECE])
     for curve in options.work.glob(f"*-{options.name}/curve.png"):
         shutil.copy(curve, options.out / f"{curve.parent.name}.png")
-
-
-def show(options: argparse.Namespace, folder: Path) -> None:
-    """Draw a sheet of the prompts that the options name, or of scenes that they allow."""
-    rng = np.random.default_rng(1)
-    scenes = (make_scene(options.names, options.plain, rng) for _ in range(SHOWN))
-    prompts = options.prompts or list(map(prompt, scenes))
-    draw_sheet(options.work / "checkpoint", prompts, folder / "sheet.png")
 
 
 def _ids(examples: Sequence[Examples]) -> np.ndarray:
