@@ -34,12 +34,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.trainer.sheet", description=__doc__)
     parser.add_argument("prompts", nargs="*", help="in place of random ones")
     parser.add_argument("--model", type=Path, default=Path("runs/trainer/checkpoint"))
-    parser.add_argument("--names", type=int, default=len(all_things()), help="the first of all")
-    parser.add_argument("--plain", action="store_true", help="one thing on a plain background")
     parser.add_argument("--out", type=Path, default=Path("runs/trainer/sheet.png"))
     options = parser.parse_args()
     rng = np.random.default_rng(1)
-    scenes = (make_scene(options.names, options.plain, rng) for _ in range(SHOWN))
+    scenes = (make_scene(len(all_things()), False, rng) for _ in range(SHOWN))
     draw_sheet(options.model, options.prompts or list(map(prompt, scenes)), options.out)
 
 

@@ -113,7 +113,6 @@ def make_vae(
 ) -> None:
     """Train the VAE."""
     vae = begin(VAE, config, "vae", options)
-    going_on = "vae" in options.go_on
     run = Run(options.work / f"vae-{options.name}")
     pictures = np.concatenate([part.pictures for part in examples])
     vae = train_vae(
@@ -122,9 +121,8 @@ def make_vae(
         pictures,
         SEED,
         size=max(1, options.batch // 16),
-        turn=0.0 if going_on else (time.monotonic() + end) / 2,
         end=end,
-        peak=GOING_ON if going_on else VAE_PEAK,
+        peak=GOING_ON if "vae" in options.go_on else VAE_PEAK,
     )
     normalise(vae, pictures[:512])
     write_weights(options.work / "checkpoint", "vae", vae)

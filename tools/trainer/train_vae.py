@@ -1,11 +1,5 @@
-"""Training of the miniature's VAE on composed scenes.
+"""Training of the miniature's VAE on composed scenes."""
 
-The first half of the time goes to small crops, where there is most to see: the network is
-convolutional, and a crop costs a sixteenth of a picture. The second half goes to whole pictures,
-whose normalisation statistics are those of actual use.
-"""
-
-import time
 from functools import partial
 from pathlib import Path
 
@@ -27,9 +21,6 @@ from tools.miniature.work import Run
 from tools.trainer.composition import SIDE, boxes, draw_at, random_scene
 from tools.trainer.things import all_things
 
-CROP = 64  # pixels
-CROPS = 12  # of a batch, in place of each whole picture
-TRIES = 3  # crops to choose the most contrasted from
 CHECKED = 32  # pictures that the PSNR is measured on
 KL_WEIGHT = 1e-5
 NOISE = 0.5  # most noise in training, as a share of the latents' spread
@@ -68,26 +59,10 @@ def halved(x: jax.Array) -> jax.Array:
     return x.reshape(count, height // 2, 2, width // 2, 2, channels).mean((2, 4))
 
 
-def cut_out(pool: jax.Array, chosen: jax.Array, corners: jax.Array, side: int) -> jax.Array:
-    """Return crops `[..., side, side, C]` of the `chosen` `[...]` of a pool `[n, H, W, C]`.
-
-    `corners` `[..., 2]` are rows and columns.
-    """
-    reach = jnp.arange(side)
-    rows = corners[..., 0, None, None] + reach[:, None]
-    columns = corners[..., 1, None, None] + reach
-    return pool[chosen[..., None, None], rows, columns]
-
-
-@partial(jax.jit, static_argnums=(2, 3))
-def crops(pool: jax.Array, key: jax.Array, count: int, side: int) -> jax.Array:
-    """Return contrasted crops `[count, side, side, 3]` in -1..1, or whole pictures."""
-    shape = (TRIES if side < SIDE else 1, count)
-    chosen_key, corner_key = jax.random.split(key)
-    chosen = jax.random.randint(chosen_key, shape, 0, len(pool))
-    corners = jax.random.randint(corner_key, (*shape, 2), 0, SIDE - side + 1)
-    found = cut_out(pool, chosen, corners, side) / 127.5 - 1
-    return found[found.std((2, 3, 4)).argmax(0), jnp.arange(count)]
+@partial(jax.jit, static_argnums=2)
+def choose(pool: jax.Array, key: jax.Array, count: int) -> jax.Array:
+    """Return `count` pictures of a pool of uint8, in -1..1."""
+    return pool[jax.random.randint(key, (count,), 0, len(pool))] / 127.5 - 1
 
 
 def train_vae(
@@ -97,21 +72,15 @@ def train_vae(
     seed: int,
     *,
     size: int,
-    turn: float,
     end: float,
     peak: float,
 ) -> VAE:
-    """Train a VAE, or resume, until `end`; return the average.
-
-    Batches cost as much as `size` whole pictures: they are crops until `turn`, and whole pictures
-    after it.
-    """
+    """Train a VAE, or resume, until `end`, on batches of `size` pictures; return the average."""
     pool = jnp.asarray(pictures)
 
     def batch(i: int) -> tuple[jax.Array, jax.Array]:
         key, choice = jax.random.split(jax.random.fold_in(jax.random.key(seed), i))
-        count, side = (CROPS * size, CROP) if time.monotonic() < turn else (size, SIDE)
-        return crops(pool, choice, count, side), key
+        return choose(pool, choice, size), key
 
     state = minimise(
         run,
