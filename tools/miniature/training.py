@@ -21,6 +21,7 @@ from tools.miniature.work import Run, Tree
 
 LOG_EVERY = 50
 M = TypeVar("M", bound=nnx.Module)
+Advance: TypeAlias = Callable[..., tuple[Tree, jax.Array]]
 Pace: TypeAlias = Callable[[int], float]  # the share of a training that is done before step i
 
 
@@ -154,6 +155,7 @@ def minimise(
     warmup: int = 100,
     peak: float = 0.02,
     check: Callable[[Tree], dict[str, float]] = lambda _: {},
+    advance: Advance | None = None,
 ) -> Tree:
     """Train, or resume training.
 
@@ -167,24 +169,14 @@ def minimise(
             a cosine down to a fiftieth.
         peak: the highest learning rate of kernels; that of other parameters is a tenth.
         check: returns more values for the curve, from averaged parameters about to be saved.
+        advance: what `make_advance` returned for this loss and peak, if it is compiled already.
 
     Returns:
         The state: `params`, their `average`, the optimiser's `opt`, and the number of steps `step`.
     """
     pace = steps if callable(steps) else lambda i: i / steps
-    optimise = optimiser(peak)
-    compiler_options = platforms.compiler_options(jax.devices()[0], jnp.float32)
-
-    @partial(jax.jit, donate_argnums=0, compiler_options=compiler_options)
-    def advance(state: Tree, rate: float, *given: ArrayLike) -> tuple[Tree, jax.Array]:
-        value, gradient = jax.value_and_grad(loss)(state["params"], *given)
-        updates, opt = optimise.update(gradient, state["opt"], state["params"])
-        params = jax.tree.map(lambda param, x: param + rate * x, state["params"], updates)
-        count = state["step"] + 1
-        average = averaged(state["average"], params, count)
-        return {"params": params, "average": average, "opt": opt, "step": count}, value
-
-    state = run.restore(_first_state(optimise, params))
+    advance = advance or make_advance(loss, peak)
+    state = run.restore(first_state(params, peak))
     values: list[jax.Array] = []
     done = int(state["step"])
     share = pace(done)
@@ -205,10 +197,28 @@ def minimise(
     return state
 
 
-def _first_state(optimise: optax.GradientTransformation, params: Tree) -> Tree:
+def make_advance(loss: Callable[..., jax.Array], peak: float) -> Advance:
+    """Return a compiled step of training: of a state, a share of the learning rate and a batch."""
+    optimise = optimiser(peak)
+    compiler_options = platforms.compiler_options(jax.devices()[0], jnp.float32)
+
+    @partial(jax.jit, donate_argnums=0, compiler_options=compiler_options)
+    def advance(state: Tree, rate: float, *given: ArrayLike) -> tuple[Tree, jax.Array]:
+        value, gradient = jax.value_and_grad(loss)(state["params"], *given)
+        updates, opt = optimise.update(gradient, state["opt"], state["params"])
+        params = jax.tree.map(lambda param, x: param + rate * x, state["params"], updates)
+        count = state["step"] + 1
+        average = averaged(state["average"], params, count)
+        return {"params": params, "average": average, "opt": opt, "step": count}, value
+
+    return advance
+
+
+def first_state(params: Tree, peak: float) -> Tree:
+    """Return the state that a training begins with."""
     # `params` and `average` are separate copies, because a step overwrites the state it is given.
     params, average = (jax.tree.map(jnp.copy, params) for _ in range(2))
-    opt = optimise.init(params)
+    opt = optimiser(peak).init(params)
     return {"params": params, "average": average, "opt": opt, "step": jnp.zeros((), jnp.int32)}
 
 

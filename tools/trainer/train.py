@@ -9,10 +9,12 @@ and text encoders: copy them to `runs/trainer/checkpoint` to begin with "unet".
 import argparse
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +35,9 @@ from tools.miniature.shape import write_configs
 from tools.miniature.train_unet import loss_fn
 from tools.miniature.training import (
     M,
+    first_state,
     for_device,
+    make_advance,
     minimise,
     parameters,
     start_as_identity,
@@ -56,6 +60,7 @@ VAE_PICTURES = 8192  # the most that the VAE learns from
 SHARES = {"vae": 0.2, "words": 0.1, "unet": 0.7}  # of the time
 VAE_PEAK, GOING_ON = 0.02, 0.005  # its learning rate, new and trained
 PIECE = 15 * 2**20  # bytes
+MakePool: TypeAlias = Callable[[], tuple[np.ndarray, np.ndarray]]
 
 
 def main() -> None:
@@ -89,7 +94,8 @@ def main() -> None:
     kept = options.work / f"latents-{options.name}.npz"
     if options.parts == ["unet"] and kept.exists():
         with np.load(kept) as pool:
-            make_unet(config, options, (pool["latents"], pool["ids"]), ends["unet"])
+            arrays = pool["latents"], pool["ids"]
+        make_unet(config, options, lambda: arrays, ends["unet"])
         return
     only_vae = options.parts == ["vae"]
     count = min(options.pictures, VAE_PICTURES) if only_vae else options.pictures
@@ -99,13 +105,14 @@ def main() -> None:
     first = list(islice(examples, VAE_PICTURES // AT_ONCE))
     if "vae" in ends:
         make_vae(config, options, first, ends["vae"])
-    examples = [*first, *examples]
+    examples = chain(first, examples)
     if "words" in ends:
+        examples = [*examples]
         make_encoders(config, options, examples, ends["words"])
     if "unet" in ends:
-        pool = encode_all(config, checkpoint, examples)
-        np.savez(kept, latents=pool[0], ids=pool[1])
-        make_unet(config, options, pool, ends["unet"])
+        make_unet(
+            config, options, partial(encode_all, config, checkpoint, examples, kept), ends["unet"]
+        )
 
 
 def make_vae(
@@ -144,19 +151,21 @@ def make_encoders(
 
 
 def encode_all(
-    config: Config, checkpoint: Path, examples: Sequence[Examples]
+    config: Config, checkpoint: Path, examples: Iterable[Examples], file: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latents `[n, h, w, C]` of all pictures, and their captions' token ids."""
+    """Return the latents `[n, h, w, C]` of all pictures, and their captions' token ids.
+
+    They are kept in a file.
+    """
     encode = make_encoder(load_module(VAE, config.networks["vae"], checkpoint / "vae"))
     parts = [(encode(part.pictures), part.ids) for part in examples]
     latents, ids = (np.concatenate(part) for part in zip(*parts, strict=True))
+    np.savez(file, latents=latents, ids=ids)
     return latents, ids
 
 
-def make_unet(
-    config: Config, options: argparse.Namespace, pool: tuple[np.ndarray, np.ndarray], end: float
-) -> None:
-    """Train the UNet on what `encode_all` returns."""
+def make_unet(config: Config, options: argparse.Namespace, pool: MakePool, end: float) -> None:
+    """Train the UNet; its step is compiled while the pool of latents and captions is made."""
     began = time.monotonic()
     checkpoint = options.work / "checkpoint"
     encoders = [
@@ -181,8 +190,22 @@ def make_unet(
         return loss_fn(network, current, config, params, *given)
 
     words = [*map(parameters, encoders)]
-    batch = batches(*pool, options.batch, SEED, words)
-    minimise(run, loss, parameters(unet), batch, until(end), peak=options.peak, check=check)
+    advance = make_advance(loss, options.peak)
+
+    def compile_it() -> None:
+        nothing = np.zeros((1, *unet.config.sample_size, unet.config.in_channels), np.float16)
+        batch = batches(nothing, np.zeros((1, 1, 2, 77), np.int16), options.batch, SEED, words)
+        state = first_state(parameters(unet), options.peak)
+        for i in range(2):  # what a step returns may need a program of its own
+            state, _ = advance(state, 0.0, *batch(i))
+
+    with ThreadPoolExecutor() as compiler:
+        compiling = compiler.submit(compile_it)
+        latents, ids = pool()
+        compiling.result()
+    batch = batches(latents, ids, options.batch, SEED, words)
+    start, pace = parameters(unet), until(end)
+    minimise(run, loss, start, batch, pace, peak=options.peak, check=check, advance=advance)
 
 
 def begin(kind: Callable[..., M], config: Config, part: str, options: argparse.Namespace) -> M:
