@@ -6,10 +6,18 @@ Nothing here imports JAX.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from pipeline.request import FULL, MAX_CACHE_INTERVAL, TINY, GenerateRequest
+from pipeline.errors import InputError
+from pipeline.request import (
+    FULL,
+    GUIDANCE_SCALE,
+    MAX_CACHE_INTERVAL,
+    NUM_INFERENCE_STEPS,
+    TINY,
+    GenerateRequest,
+)
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
@@ -61,6 +69,45 @@ class EmbeddingFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Description of a further model that requests can name, which shares the first one's programs.
+
+    Most attributes are those of `Facts`.
+
+    Attributes:
+        name: name in requests.
+        title: name for people; "" for the name.
+        prediction_type: what the network predicts, such as "epsilon" or "v_prediction".
+        digest: equal for equal files.
+        hash: SHA-256 of its single file in hexadecimal digits; "" if it is not known.
+        text: what the operator says about it.
+        pictured: whether there is a picture of it.
+        fault: the reason why requests cannot name it; "" if they can.
+    """
+
+    name: str
+    title: str = ""
+    revision: str | None = None
+    unet: str | None = None
+    prediction_type: str = ""
+    scheduler: str = ""
+    sigma_schedule: str = DEFAULT_SIGMAS
+    schedulers: tuple[str, ...] = ()
+    refused_schedulers: tuple[tuple[str, str], ...] = ()
+    num_train_timesteps: int = 1000
+    num_inference_steps: int = NUM_INFERENCE_STEPS
+    guidance_scale: float = GUIDANCE_SCALE
+    distilled: bool = False
+    timesteps: str = ""
+    words: tuple[str, ...] = ()
+    digest: str = ""
+    hash: str = ""
+    text: str = ""
+    pictured: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Facts:
     """Description of the model that draws; the body of `/v1/model`.
 
@@ -98,6 +145,7 @@ class Facts:
         step_cache: whether requests can have a `cache_interval` above 1.
         quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
         words: the words and emoji that it was trained with, if its checkpoint lists them.
+        models: further models, sorted by name; they may change while the model draws.
     """
 
     name: str
@@ -138,6 +186,27 @@ class Facts:
     quantization: str | None = None
     words: tuple[str, ...] = ()
     lists: str = ""
+    models: tuple[ModelFacts, ...] = ()
+
+    def for_model(self, name: str) -> "Facts":
+        """Return the facts that hold for a request with a model; "" is the first one.
+
+        Raises:
+            InputError: if there is no such model, or it cannot be used.
+        """
+        if name in ("", self.name):
+            return self
+        found = next((model for model in self.models if model.name == name), None)
+        if found is None or found.fault:
+            right = ", ".join(map(repr, self.model_names))
+            why = f"which cannot be used: {found.fault}; " if found else ""
+            raise InputError(f"model is {name!r}; {why}expected one of {right}")
+        return replace(self, **{field: getattr(found, field) for field in OF_MODEL})
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of the models that requests can name; the first one's comes first."""
+        return self.name, *(model.name for model in self.models if not model.fault)
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -181,6 +250,9 @@ class Facts:
         return nearest[0].name if nearest else None
 
 
+# The attributes in which models differ that share programs.
+OF_MODEL = {field.name for field in fields(ModelFacts)} & {field.name for field in fields(Facts)}
+
 # The fields that, together with the request, determine the pictures to the bit.
 _DRAWN_WITH = (
     "name",
@@ -222,6 +294,7 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     prompts, wanted = prompts.casefold(), request.lora_weights
+    facts = facts.for_model(request.model)
     named: list[Any] = [
         [getattr(facts, name) for name in _DRAWN_WITH],
         {lora.name: lora.digest for lora in facts.loras if lora.name in wanted},
@@ -229,6 +302,7 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     ]
     if request.prompt_syntax == A1111 and "__" in prompts:
         named.append(facts.lists)
+    named += [model.digest for model in facts.models if model.name == request.model]
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
@@ -240,6 +314,7 @@ _OFFERS: dict[str, Any] = {
     "embeddings": (),
     "lists": "",
     "live": False,
+    "models": (),
 }
 
 
@@ -269,5 +344,6 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
         loras=tuple(by_name[name] for name in sorted(by_name)),
         embeddings=tuple(one for one in first if all(one in other for other in others)),
         lists=instances[0].lists,
+        models=tuple({one.name: one for each in instances for one in each.models}.values()),
         live=all(one.live for one in instances),
     )

@@ -22,6 +22,7 @@ from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.drawing.drawing import Drawing, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
+from pipeline.drawing.models import Models, Others, facts_of
 from pipeline.drawing.origins import (
     EXTEND_PADDING,
     NO_INPUTS,
@@ -34,7 +35,7 @@ from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
 from pipeline.drawing.refining import Refiner, find_refiner
 from pipeline.errors import InputError
-from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
+from pipeline.facts import OF_MODEL, EmbeddingFacts, Facts, LoraFacts, ModelFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
@@ -44,9 +45,7 @@ from pipeline.images.screen import Screen
 from pipeline.models.quantized import QUANTIZATIONS
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
-    GUIDANCE_SCALE,
     MAX_IMAGES,
-    NUM_INFERENCE_STEPS,
     GenerateRequest,
     Request,
     RequestSettings,
@@ -67,6 +66,7 @@ from pipeline.runtime.loading import (
     trace_networks,
 )
 from pipeline.runtime.mesh import failures_explained, find_devices
+from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target, check_rows
 from pipeline.runtime.room import Room
@@ -130,11 +130,13 @@ class SDXLPipeline:
         screen: Screen | None = None,
         refiner: Refiner | None = None,
         wildcard_dir: str | Path | None = None,
+        others: Others | None = None,
     ):
         self.wildcard_dir = None if wildcard_dir is None else Path(wildcard_dir)
         screened = screen is not None
         beside = None if refiner is None else refiner.name
-        self._facts = _read_facts(checkpoint, compiled, num_inference_steps, screened, beside)
+        own = facts_of(checkpoint.model, checkpoint, num_inference_steps)
+        self._facts = _read_facts(own, checkpoint, compiled, screened, beside)
         config = checkpoint.config
         runs = [compiled] if refiner is None else [compiled, refiner.run]
         self.compile_seconds = {
@@ -149,20 +151,37 @@ class SDXLPipeline:
             (compiled.shapes.height, compiled.shapes.width): compiled
         }
         self._adding = Lock()
-        family = config.family
+        family, files = config.family, compiled.parameters.files
+        networks = [part.name for part in (*family.text_encoders, *family.networks)]
+        others = Others() if others is None else others
+        reader = replace(others.reader, safety_checker=False, unet=None)
+        # The operator's VAE is that of all models.
+        own_networks = [name for name in networks if name not in reader.replacements]
+        base = Model("", {name: files[name] for name in own_networks})
+        store = ModelStore(base, compiled.parameters, others.limit)
         self._adapters = Adapters(
             compiled.parameters,
             compiled.mesh,
             text_encoders=[part.name for part in family.text_encoders],
             denoisers=family.predict.networks,
+            store=store,
         )
+        if refiner is not None:
+            refiner.share(store, self._adapters)
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
         self._additions = Additions(self._adapters, compiled.room, widths, kept)
         self._engine = Engine(Finisher(config.safety_checker, screen, colours, self._describe))
         self._refiner = refiner
+        self._models = Models(
+            Drawer(config, tokenizers, compiled, self._adapters, base),
+            own,
+            reader,
+            store,
+            num_inference_steps,
+        )
         self._planner = Planner(
-            Drawer(config, tokenizers, compiled, self._adapters),
+            self._models,
             refiner,
             lambda: self.facts,
             lambda: self._additions.embeddings,
@@ -195,6 +214,7 @@ class SDXLPipeline:
         devices_per_picture: int = 1,
         quantization: str | None = None,
         wildcard_dir: str | Path | None = None,
+        model_memory: int | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -246,6 +266,9 @@ class SDXLPipeline:
                 accelerators and less exact, and takes less memory for its parameters. A refiner
                 stays as it is. None multiplies in `dtype`.
             wildcard_dir: the folder of the lists that prompts can name, as text files.
+            model_memory: the most bytes of the host's memory that keep models from `add_model`
+                which are not on the devices; half of what is free where None. One that does not
+                fit is read from its files each time.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -298,7 +321,7 @@ class SDXLPipeline:
         beside = None
         if second is not None:
             run = load_beside(compiled, second)
-            beside = Refiner(second, run, config, tokenizers)
+            beside = Refiner(second, run, config)
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
@@ -313,6 +336,7 @@ class SDXLPipeline:
             screen,
             beside,
             wildcard_dir,
+            Others(reader, model_memory),
         )
 
     def check_size(self, height: int, width: int) -> None:
@@ -365,7 +389,46 @@ class SDXLPipeline:
             more_sizes=tuple(sizes[1:]),
             loras=tuple(LoraFacts(name, name, digest=lora.digest) for name, lora in loras),
             embeddings=tuple(embeddings),
+            models=self._models.facts,
         )
+
+    def add_model(self, source: str | Path, name: str | None = None) -> str:
+        """Add a checkpoint that `generate` can then draw with; nothing is compiled.
+
+        It must be built as the pipeline's own. Its weights are read when it is first drawn with.
+        Any thread may call this, while another draws.
+
+        Args:
+            source: a folder in diffusers' layout, a single file, or either on the Hub, as for
+                `from_pretrained`.
+            name: its name in requests, without commas, colons, < and >; the folder's or the file's
+                where None.
+
+        Returns:
+            The name.
+
+        Raises:
+            CheckpointError: if it is missing, damaged or not supported, or the pipeline's programs
+                cannot draw with it.
+            InputError: if the name cannot be used, or a model of this name is there.
+        """
+        return self._models.add(str(source), name)
+
+    def remove_model(self, name: str) -> None:
+        """Forget a model that was added. Any thread may call this; a run that uses it goes on.
+
+        Raises:
+            InputError: if no model of this name was added.
+        """
+        self._models.remove(name)
+
+    def read_ahead(self, model: str) -> None:
+        """Begin to read a model into the host's memory. Any thread may call this.
+
+        Raises:
+            InputError: if there is no such model.
+        """
+        self._adapters.read_ahead(self._models.drawer(model, self._compiled).model)
 
     @property
     def loras(self) -> Mapping[str, LoraInfo]:
@@ -574,6 +637,8 @@ class SDXLPipeline:
             cache_interval: the whole UNet runs in one of so many evaluations, 1 to 5. The others
                 take the result of its deep layers from the one before, which is quicker and less
                 exact (Ma et al. 2023, "DeepCache"). Above 1 it needs a pipeline with `step_cache`.
+            model: the name of a model from `add_model`; the pipeline's own where None. Another one
+                than that of the request before takes a moment to be copied to the devices.
 
         Raises:
             DeviceError: if a device fails or has too little memory.
@@ -757,24 +822,24 @@ class SDXLPipeline:
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
         """Return the settings of picture i of a request, drawn in the size (width, height)."""
-        facts = self._facts
+        facts, own = self._facts, request.model in ("", self._facts.name)
+        drawn = {**effective(request.of_picture(i)), "model": request.model or facts.name}
         return metadata.Settings(
-            **effective(request.of_picture(i)),
+            **drawn,
             width=size[0],
             height=size[1],
-            model=facts.name,
-            revision=facts.revision,
+            revision=facts.revision if own else None,
             vae=facts.vae,
-            unet=facts.unet,
+            unet=facts.unet if own else None,
             refiner=facts.refiner if request.ends_early else None,
             quantization=facts.quantization,
         )
 
 
 def _read_facts(
+    own: ModelFacts,
     checkpoint: Checkpoint[Config],
     compiled: CompiledSampler,
-    num_inference_steps: int | None,
     screened: bool,
     refiner: str | None,
 ) -> Facts:
@@ -783,15 +848,9 @@ def _read_facts(
     replaced = {name: other.name for name, other in checkpoint.replacements.items()}
     quantization = compiled.target.quantization
     version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
-    recipe, timesteps = config.recipe, ""
-    defaults = _defaults(recipe)
-    if recipe is not None and recipe.scheduler == config.scheduler.name:
-        timesteps = recipe.settings["timesteps"]
     return Facts(
-        name=checkpoint.model,
-        revision=checkpoint.revision,
+        **{name: getattr(own, name) for name in OF_MODEL},
         vae=replaced.get("vae"),
-        unet=replaced.get("unet"),
         tiny_vae=replaced.get("tiny_vae"),
         refiner=refiner,
         step_cache=compiled.has_step_cache,
@@ -801,31 +860,14 @@ def _read_facts(
         screened=screened,
         needs_mask=config.takes_mask,
         needs_image=config.family.needs_image,
-        scheduler=config.scheduler.name,
-        sigma_schedule=config.scheduler.sigma_schedule,
-        schedulers=tuple(name for name in SCHEDULERS if name in config.schedulers.configs),
         sigma_schedules=config.schedulers.sigma_schedules,
-        refused_schedulers=tuple(config.schedulers.refused.items()),
-        num_train_timesteps=config.scheduler.num_train_timesteps,
         version=", ".join(filter(None, version)),
         height=shapes.height,
         width=shapes.width,
         images_per_request=shapes.images,
-        num_inference_steps=num_inference_steps or defaults["num_inference_steps"],
-        guidance_scale=defaults["guidance_scale"],
-        distilled=recipe is not None,
-        timesteps=timesteps,
         device=devices.flat[0].device_kind,
         num_devices=devices.size,
-        words=checkpoint.words,
     )
-
-
-def _defaults(recipe: Recipe | None) -> dict[str, Any]:
-    """Return the settings that `generate` uses by default, by name."""
-    usual = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
-    own = {} if recipe is None else recipe.settings
-    return {name: own.get(name, value) for name, value in usual.items()}
 
 
 def _log_recipe(recipe: Recipe | None) -> None:

@@ -30,6 +30,7 @@ from pipeline.setting_kinds import (
     Choice,
     Fault,
     Loras,
+    Named,
     Number,
     OwnNumber,
     OwnWhole,
@@ -270,6 +271,16 @@ class GenerateRequest:
         )
     )
 
+    model: str = _declare(
+        Named(
+            model_choices="model_names",
+            description="The model to draw with, one of those in `/v1/models`.",
+            details="The one that the server was started with if there is none.",
+            flag="checkpoint",
+            optional=True,
+        )
+    )
+
     @property
     def settings(self) -> dict[str, Any]:
         """The values of all settings by name, as `SDXLPipeline.generate` takes them."""
@@ -355,6 +366,7 @@ class RequestSettings(TypedDict, total=False):
     prompt_syntax: str | None
     cache_interval: int | None
     denoising_end: float | None
+    model: str | None
 
 
 SETTINGS: Mapping[str, Setting] = {

@@ -28,12 +28,13 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
 
     Args:
         ask: the request.
-        facts: the model's.
+        facts: those of all models.
         has_image: whether it starts from a picture.
 
     Raises:
-        InputError: if the recipe is not available, or there are too many LoRAs.
+        InputError: if the model or the recipe is not available, or there are too many LoRAs.
     """
+    facts = facts.for_model(ask.model)
     few_steps = facts.distilled or ask.recipe != ""
     request = with_recipe(with_named_loras(ask), facts.recipes)
     usual = {

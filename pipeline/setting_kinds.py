@@ -312,6 +312,20 @@ class Choice(Setting):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Named(Choice):
+    """Declaration of a choice among names of which only a model knows what they are."""
+
+    choices: Sequence[str] = ()
+
+    @property
+    def help(self) -> str:
+        return f"{self.description} {self.details}".strip()
+
+    def fault(self, value: Any) -> "Fault | None":
+        return super().fault(value) if self.choices or not isinstance(value, str) else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Written(Setting):
     """Declaration of a text with a form of its own, which an example shows."""
 

@@ -6,7 +6,7 @@ in older files to current ones.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -166,6 +166,11 @@ class PendingWeights(Generic[M]):
     _open: OpenTensors
     _sources: dict[Any, list[str]]
     _versions: dict[Path, Version]
+
+    @property
+    def paths(self) -> Collection[Path]:
+        """The paths of the files."""
+        return self._versions.keys()
 
     def load(self, place: DevicePut, progress: Callable[[int], object] = lambda _: None) -> M:
         """Return the module with its parameters; one tensor at a time is read, cast and placed.

@@ -16,6 +16,7 @@ from pipeline.images.canvas import Frame
 from pipeline.request import Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.models import Model
 from pipeline.runtime.slots import Start
 from pipeline.runtime.work import Work
 from pipeline.schedulers.table import Schedule, State
@@ -74,8 +75,9 @@ class Stage:
 
     Attributes:
         request: the request as the pictures name it.
-        run: the programs of the model and the size.
-        adapters: the LoRAs of the model.
+        run: the programs of the size.
+        adapters: the parameters that the programs take.
+        model: the model that these are of.
         loras: the weights of those that it draws with, in the denoisers and in the text encoders,
             by name.
         schedule: the schedule of its steps.
@@ -95,6 +97,7 @@ class Stage:
     request: Request
     run: CompiledSampler
     adapters: Adapters
+    model: Model
     loras: Mapping[str, tuple[float, float]]
     schedule: Schedule
     start: Start

@@ -70,9 +70,9 @@ class Engine:
     """Draws the pictures of all drawings that have begun, as many at once as there are slots.
 
     Pictures enter in the order in which they begin, after those that go on with a further stage.
-    One with other LoRAs waits until the slots of its model are empty, and one of a model and size
-    whose slots are full until one is free; so do all that begin after it. Only one thread at a time
-    may use an engine.
+    One with another model or other LoRAs waits until the slots are empty, and one of a size whose
+    slots are full until one is free; so do all that begin after it. Only one thread at a time may
+    use an engine.
 
     Args:
         finisher: makes results from latents.
@@ -192,12 +192,13 @@ class Engine:
         for jobs in (self._continuing, self._waiting):
             while jobs and self._has_room(jobs[0].stage):
                 job = jobs[0]
-                adapters, wanted = job.stage.adapters, job.stage.loras
-                if not adapters.is_selected(wanted):
+                adapters, wanted = job.stage.adapters, (job.stage.loras, job.stage.model)
+                if not adapters.is_selected(*wanted):
                     if self._is_used(adapters):
+                        adapters.read_ahead(job.stage.model)
                         break
                     try:
-                        adapters.select(wanted)
+                        adapters.select(*wanted)
                     except Exception as error:  # the next drawing must not suffer from this one
                         job.drawing.error = error
                         self.drop(job.drawing)
@@ -209,7 +210,7 @@ class Engine:
         return failed
 
     def _has_room(self, stage: Stage) -> bool:
-        """Return whether a picture can enter a slot for a stage, whatever its LoRAs."""
+        """Return whether a picture can enter a slot for a stage, whatever its model and LoRAs."""
         slots = self._slots_of(stage.run)
         return self._unfinished < MAX_DECODED * stage.run.shapes.images and bool(slots.free(1))
 
@@ -231,7 +232,8 @@ class Engine:
         slots = self._slots_of(first.run)
 
         def fits(job: Job) -> bool:
-            return job.stage.run is first.run and job.stage.loras == first.loras
+            one, other = ((each.run, each.model, each.loras) for each in (job.stage, first))
+            return one == other
 
         free = slots.free(sum(1 for _ in takewhile(fits, jobs)))
         entering = {slot: jobs.popleft() for slot in free}

@@ -8,6 +8,7 @@ from threading import Event
 from typing import NamedTuple
 
 from pipeline.drawing.drawing import Drawing, Job, Picture, Stage
+from pipeline.drawing.models import Models
 from pipeline.drawing.origins import NO_INPUTS, Inputs, Origin, check_origin, read_origin
 from pipeline.drawing.preparing import (
     Drawer,
@@ -77,7 +78,7 @@ class Planner:
     """Makes drawings of requests. Any thread may call it.
 
     Args:
-        drawer: the base model.
+        models: the models.
         refiner: the refiner; None without one.
         facts: returns what requests can name.
         embeddings: returns the loaded embeddings.
@@ -86,13 +87,13 @@ class Planner:
 
     def __init__(
         self,
-        drawer: Drawer,
+        models: Models,
         refiner: Refiner | None,
         facts: Callable[[], Facts],
         embeddings: Callable[[], Embeddings],
         wildcard_dir: Path | None,
     ) -> None:
-        self._drawer = drawer
+        self._models = models
         self._refiner = refiner
         self._facts = facts
         self._embeddings = embeddings
@@ -105,7 +106,7 @@ class Planner:
             Cancelled: if the request was cancelled.
             InputError: if a value cannot be used; the message names it.
         """
-        facts, inputs = self._facts(), wanted.inputs
+        facts, inputs = self._facts().for_model(request.model), wanted.inputs
         check_count("images", wanted.images, 1, facts.images_per_request)
         first_output = wanted.output_type if wanted.enlargement is None else "np"
         first = replace(wanted, output_type=first_output)
@@ -126,7 +127,7 @@ class Planner:
         )
         task = Task(
             checked,
-            self._scheduler_of(checked, facts),
+            self._scheduler_of(checked, facts, wanted.run),
             noise,
             inputs.denoising_start,
             origin,
@@ -149,24 +150,24 @@ class Planner:
         checked = resolve(checked, facts, has_image=has_image)
         checked = resolved(checked, self._wildcard_dir, wanted.cancelled)
         if self._refiner is not None:
-            scheduler = self._scheduler_of(checked, facts)
+            scheduler = self._scheduler_of(checked, facts, wanted.run)
             checked = self._refiner.fitting(checked, scheduler, wanted.inputs.denoising_start)
         check_output(
             checked, wanted.output_type, facts.tiny_vae is not None, self._refiner is not None
         )
         check_cache(checked, facts.step_cache)
-        self._drawer.adapters.check(checked.lora_weights)
+        self._drawer(checked, wanted.run).adapters.check(checked.lora_weights)
         raise_if_cancelled(wanted.cancelled)
         return checked
 
     def _stages(self, task: Task, run: CompiledSampler) -> tuple[Stage, int]:
         """Return the first stage of a run, and the number of steps up to its end."""
         embeddings, refiner = self._embeddings(), self._refiner
-        drawer = self._drawer._replace(run=run)
+        drawer = self._drawer(task.request, run)
         if refiner is None or not task.request.ends_early:
             stage = make_stage(task, drawer, Placement(embeddings))
             return stage, stage.total
-        second = refiner.stage(task, run, embeddings)
+        second = refiner.stage(task, drawer, embeddings)
         task = replace(task, output_type="latent", then=partial(_go_on, second))
         return make_stage(task, drawer, Placement(embeddings)), second.total
 
@@ -186,7 +187,7 @@ class Planner:
         second = self._checked(
             replace(larger, padding=None), replace(wanted, inputs=NO_INPUTS), facts, has_image=True
         )
-        scheduler = self._scheduler_of(second, facts)
+        scheduler = self._scheduler_of(second, facts, run)
         rest = replace(task, scheduler=scheduler, noise=None, denoising_start=None)
 
         def enlarge(job: Job, picture: Picture) -> Job:
@@ -203,7 +204,12 @@ class Planner:
         steps = part_of(scheduler, replace(second, denoising_end=None), None).whole
         return replace(task, output_type="np", then=enlarge), steps
 
-    def _scheduler_of(self, request: Request, facts: Facts) -> SchedulerConfig:
+    def _drawer(self, request: Request, run: CompiledSampler) -> Drawer:
+        return self._models.drawer(request.model, run)
+
+    def _scheduler_of(
+        self, request: Request, facts: Facts, run: CompiledSampler
+    ) -> SchedulerConfig:
         """Return the configuration of the scheduler that draws a request.
 
         Raises:
@@ -211,7 +217,7 @@ class Planner:
         """
         for misfit in misfits(request, facts.scheduler):
             raise InputError(str(misfit))
-        return self._drawer.config.schedulers.choose(
+        return self._drawer(request, run).config.schedulers.choose(
             request.scheduler,
             request.sigma_schedule,
             request.timestep_spacing,

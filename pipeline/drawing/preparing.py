@@ -17,6 +17,7 @@ from pipeline.images.inputs import latent_mask, masked
 from pipeline.request import FULL, TINY, Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.models import Model
 from pipeline.runtime.slots import ImageStart, Start
 from pipeline.runtime.work import pack
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
@@ -70,12 +71,13 @@ def check_cache(request: Request, step_cache: bool) -> None:
 
 
 class Drawer(NamedTuple):
-    """A model that draws in one size: its configuration, tokenizers, programs and LoRAs."""
+    """A model that draws in one size: its configuration, tokenizers, programs and parameters."""
 
     config: Config
     tokenizers: Tokenizers
     run: CompiledSampler
     adapters: Adapters
+    model: Model
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
         InputError: if no step is left.
     """
     request, origin = task.request, task.origin
-    config, tokenizers, run, adapters = drawer
+    config, tokenizers, run, adapters, model = drawer
     part = part_of(task.scheduler, request, task.denoising_start)
     schedule, chunks = part.schedule, run.shapes.chunks
     prompts = read_prompts(request, part.whole, tokenizers, placement, chunks, task.cancelled)
@@ -143,6 +145,7 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
         request=_as_drawn(request, task.scheduler),
         run=run,
         adapters=adapters,
+        model=model,
         loras=request.lora_weights,
         schedule=schedule,
         start=start,

@@ -16,6 +16,7 @@ from pipeline.request import Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.beside import Beside, resized_beside
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.models import ModelStore
 from pipeline.runtime.program import check_rows
 from pipeline.schedulers.config import SchedulerConfig
 from pipeline.text.embeddings import Embeddings, Placement
@@ -55,7 +56,6 @@ class Refiner:
         source: the refiner, as it was loaded.
         run: its programs of the first size.
         base: the base model's configuration.
-        tokenizers: the base model's.
 
     Attributes:
         name: its name for users.
@@ -63,9 +63,7 @@ class Refiner:
         text_encoders: the names of those that it shares with the base model.
     """
 
-    def __init__(
-        self, source: Beside, run: CompiledSampler, base: Config, tokenizers: Tokenizers
-    ) -> None:
+    def __init__(self, source: Beside, run: CompiledSampler, base: Config) -> None:
         self.name = source.name
         self.run = run
         self._source = source
@@ -73,9 +71,13 @@ class Refiner:
         self.text_encoders = tuple(source.config.text_encoders)
         own = [[*base.text_encoders].index(name) for name in self.text_encoders]
         self._encoders: Sequence[int] = own  # the places of its text encoders in the base model
-        self._tokenizers = Tokenizers(tuple(tokenizers.each[i] for i in own))
+        self._adapters = Adapters(run.parameters, run.mesh, (), ())
         self._by_size = {(run.shapes.height, run.shapes.width): run}
-        self._adapters = Adapters(run.parameters, run.mesh, (), ())  # it has no LoRAs
+
+    def share(self, store: ModelStore, first: Adapters) -> None:
+        """Let the refiner use the text encoders and the VAE of any model; it has no LoRAs."""
+        run, own = self.run, [self._source.own]
+        self._adapters = Adapters(run.parameters, run.mesh, (), own, store, first)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size of pictures that the refiner cannot draw."""
@@ -109,11 +111,11 @@ class Refiner:
             return replace(request, denoising_end=1.0)
         return request
 
-    def stage(self, task: Task, base: CompiledSampler, embeddings: Embeddings) -> Stage:
+    def stage(self, task: Task, base: Drawer, embeddings: Embeddings) -> Stage:
         """Return the stage that goes on from the latents of the base model's.
 
-        LoRAs change the base model alone. If the pictures start from others with masks, the refiner
-        keeps the same parts of them.
+        The base model lends its text encoders and its VAE. LoRAs change the base model alone. If
+        the pictures start from others with masks, the refiner keeps the same parts of them.
         """
         request, origin = task.request, task.origin
         rest = replace(
@@ -123,7 +125,9 @@ class Refiner:
             origin=None if origin is None or origin.masks is None else origin,
         )
         skipped = part_of(task.scheduler, rest.request, rest.denoising_start).skipped
-        drawer = Drawer(self._config, self._tokenizers, self.of_size(base), self._adapters)
+        own = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
+        run = self.of_size(base.run)
+        drawer = Drawer(self._config, own, run, self._adapters, base.model)
         placement = Placement(embeddings.for_encoders(self._encoders))
         stage = make_stage(replace(rest, before=task.before + skipped), drawer, placement)
         whole = {"loras": request.loras, "denoising_end": request.denoising_end}

@@ -36,7 +36,7 @@ from pipeline.images import image_text
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
 from pipeline.request import CHOICES, SETTINGS, VALUES, with_own_names
-from pipeline.setting_kinds import Loras, Setting
+from pipeline.setting_kinds import Loras, Named, Setting
 from pipeline.text.explanation import reads_as_plain
 from pipeline.text.loras import add_tags, take_tags
 from pipeline.text.prompt_syntax import A1111
@@ -80,7 +80,7 @@ class Settings(_Values):
         negative_prompt: the negative prompt, "" for none.
         width: in pixels.
         height: in pixels.
-        model: a Hub id, or the name of a folder or file.
+        model: a Hub id, or the name of a folder or file; among VALUES it is the name in requests.
         revision: the commit on the Hub.
         vae, unet: the same for networks that replaced the model's own.
         refiner: the same for the refiner that drew the last steps.
@@ -98,7 +98,6 @@ class Settings(_Values):
     _: KW_ONLY
     width: int | None = None
     height: int | None = None
-    model: str | None = None
     revision: str | None = None
     vae: str | None = None
     unet: str | None = None
@@ -114,7 +113,7 @@ class Settings(_Values):
 def to_text(settings: Settings) -> str:
     """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
-    values = {each.key: _value(each, s) for each in VALUES if not isinstance(each, Loras)}
+    values = {each.key: _value(each, s) for each in VALUES if not isinstance(each, Loras | Named)}
     if s.sampler is not None:
         values["Sampler"] = s.sampler
     if s.schedule_type is not None:
@@ -181,7 +180,6 @@ def from_text(text: str) -> Settings:
         **values,
         width=width,
         height=height,
-        model=fields.get("Model"),
         revision=fields.get("Model revision"),
         vae=fields.get("VAE"),
         unet=fields.get("UNet"),

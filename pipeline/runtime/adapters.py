@@ -1,4 +1,6 @@
-"""Adapters at run time: the networks' parameters are replaced by merged ones, in place.
+"""Models and adapters at run time: the networks' parameters are replaced by others, in place.
+
+Another model's parameters take the place of all that differ.
 
 An adapter's changes are added in float32 on the host, to a pristine copy of the parameters, and
 rounded to the networks' dtype. The programs take parameters as arguments, so nothing compiles.
@@ -34,7 +36,6 @@ from threadpoolctl import ThreadpoolController
 
 from pipeline.adapters.adapter import Adapter, Inventory
 from pipeline.errors import DeviceError, InputError
-from pipeline.kernels.int8 import quantize_kernel
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory, gigabytes
 from pipeline.runtime.merging import (
@@ -46,6 +47,7 @@ from pipeline.runtime.merging import (
     groups,
     merge,
 )
+from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
 from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
@@ -105,7 +107,7 @@ _Selection = tuple[tuple[_Loaded, tuple[float, float]], ...]
 
 
 class Adapters:
-    """The loaded adapters, and the set of them that is merged into the parameters.
+    """The model in the parameters, the loaded adapters, and the set of them that is merged.
 
     `select` must not run while a program runs; any thread may call the rest.
 
@@ -114,6 +116,8 @@ class Adapters:
         mesh: the devices on which they are.
         text_encoders: the names of the text encoders; the other networks are `denoisers`.
         denoisers: the names of the networks that predict noise.
+        store: the models that can take each other's place; None allows a single one.
+        first: the adapters of the model beside which these are, whose parameters they share.
 
     Attributes:
         on_devices: whether the pristine copy is spread over the devices.
@@ -125,8 +129,13 @@ class Adapters:
         mesh: Mesh,
         text_encoders: Iterable[str],
         denoisers: Iterable[str],
+        store: ModelStore | None = None,
+        first: "Adapters | None" = None,
     ):
         self._parameters = parameters
+        self._store = store
+        self._first = first
+        self._model: Model | None = None if store is None else store.base
         self._encoders = frozenset(text_encoders)
         self._denoisers = tuple(denoisers)
         self._whole = NamedSharding(mesh, P())
@@ -247,24 +256,33 @@ class Adapters:
         for name in names:
             self._known(name)
 
-    def is_selected(self, weights: Mapping[str, tuple[float, float]]) -> bool:
-        """Return whether this set of adapters is merged, as `select` would merge it now."""
+    def is_selected(
+        self, weights: Mapping[str, tuple[float, float]], model: Model | None = None
+    ) -> bool:
+        """Return whether a model has this set of adapters, as `select` would merge it now."""
         loaded = self._loaded
         chosen = tuple((loaded.get(name), weights[name]) for name in sorted(weights))
-        return chosen == self._selected
+        return chosen == self._selected and self._has(model)
 
-    def select(self, weights: Mapping[str, tuple[float, float]]) -> None:
-        """Merge a set of adapters into the pristine parameters; do nothing if it is merged already.
+    def select(
+        self, weights: Mapping[str, tuple[float, float]], model: Model | None = None
+    ) -> None:
+        """Let the parameters be those of a model, with a set of adapters merged into them.
 
-        If that fails, the parameters are the pristine ones, or `select` must be called again before
-        a program may run; the next call repairs them.
+        Nothing is done if they are already. If that fails, they are those of one model without
+        adapters, or `select` must be called again before a program may run; the next call repairs
+        them.
 
         Args:
             weights: the weight in the denoisers and in the text encoders, by the adapter's name.
+            model: the model; None for that of the store's base.
 
         Raises:
+            CheckpointError: if a file of the model cannot be read; the message names it.
             InputError: if an adapter is not loaded; the message lists those that are.
         """
+        if not self._has(model):
+            self._change(model)
         with self._lock:
             chosen = tuple((self._known(name), weights[name]) for name in sorted(weights))
             if chosen == self._selected:
@@ -279,6 +297,59 @@ class Adapters:
                 raise
             self._selected = chosen
             self._release()
+
+    def read_ahead(self, model: Model | None) -> None:
+        """Begin to read a model into the host's memory, for a later `select`."""
+        if self._store is not None and model is not None and not self._has(model):
+            self._store.read_ahead(model)
+
+    # --- models
+
+    def _has(self, model: Model | None) -> bool:
+        return self._store is None or self._model is (model or self._store.base)
+
+    def _change(self, model: Model | None) -> None:
+        """Replace the parameters by those of a model without adapters, but for those it shares."""
+        assert self._store is not None
+        wanted = model or self._store.base
+        held = self._store.find(wanted)  # it fails before anything has changed
+        before = self._store.held(self._model)
+        with self._lock:
+            changed = [
+                slot
+                for slot in self._store.slots
+                if slot.network in self._replaced
+                and (slot in self._merged or not held or held[slot] is not before.get(slot))
+            ]
+            self._model = self._selected = None
+            self._merged.clear()
+            self._pristine.clear()
+            self._held.clear()
+            self._recent = RecentlyMerged()
+            leaves = ((slot, held[slot]) for slot in changed) if held else wanted.read(changed)
+            for chunk in groups(changed, CHUNK_BYTES):
+                self._place(wanted, [next(leaves) for _ in chunk])
+            self._parameters.files = {**self._parameters.files, **wanted.files}
+            self._model, self._selected = wanted, ()
+
+    @property
+    def _replaced(self) -> set[str]:
+        """The networks that a change of the model replaces; another model keeps its denoiser."""
+        own = () if self._first is None else self._denoisers
+        return self._parameters.networks.keys() - {*own}
+
+    def _place(self, model: Model, chunk: Iterable[tuple[Slot, Leaves]]) -> None:
+        """Copy parameters to the devices, unless the model beside this one has them there."""
+        first, missing = self._first, []
+        for slot, leaves in chunk:
+            if first is not None and first._model is model and slot not in first._merged:
+                self._parameters.replace(slot, first._parameters.of(slot))
+            else:
+                missing.append((slot, leaves))
+        stored = [leaves for _, leaves in missing]
+        placed = jax.block_until_ready(jax.device_put(stored, self._whole))
+        for (slot, _), leaves in zip(missing, placed, strict=True):
+            self._parameters.replace(slot, leaves)
 
     # --- which parameters
 
@@ -390,9 +461,9 @@ class Adapters:
                 self._held[kept.device] -= slot.bytes
 
 
-def _stored(slot: Slot, made: Pristine) -> list[Pristine]:
+def _stored(slot: Slot, made: Pristine) -> Sequence[Pristine]:
     """Return a parameter as the devices have it: an array, or whole numbers and their scale."""
-    return jax.tree.leaves(quantize_kernel(_on_host(made))) if slot.is_quantized else [made]
+    return leaves_of(slot, _on_host(made)) if slot.is_quantized else [made]
 
 
 def _on_host(pristine: Pristine) -> np.ndarray:

@@ -69,6 +69,7 @@ class Parameters:
         files: the networks in their checkpoint; needed only for networks that are quantised.
 
     Attributes:
+        files: the networks in the checkpoint that they are of, by name.
         networks: the networks by name, with shapes and dtypes in place of their parameters.
         leaves: each network's parameters as the programs take them, by its name. Parameters are
             replaced in these lists.
@@ -79,7 +80,8 @@ class Parameters:
         networks: Mapping[str, nnx.Module],
         files: Mapping[str, PendingWeights[Any]] = MappingProxyType({}),
     ):
-        self._files = files
+        self.files = files
+        self._slots: dict[str, list[Slot]] = {}
         self.networks = {name: _without_parameters(each) for name, each in networks.items()}
         self.leaves = weights(networks)
 
@@ -90,6 +92,10 @@ class Parameters:
         found.networks |= {name: self.networks[name] for name in rest}
         found.leaves |= {name: [*self.leaves[name]] for name in rest}
         return found
+
+    def of(self, slot: Slot) -> list[Array]:
+        """Return a parameter on the devices."""
+        return [self.leaves[slot.network][index] for index in slot.indices]
 
     def replace(self, slot: Slot, leaves: Sequence[Array]) -> None:
         """Replace a parameter on the devices."""
@@ -111,15 +117,21 @@ class Parameters:
 
     def _read(self, network: str, slots: Sequence[Slot]) -> Iterator[tuple[Slot, np.ndarray]]:
         by_path = {slot.path: slot for slot in slots}
-        for path, array in self._files[network].read(by_path):
+        for path, array in self.files[network].read(by_path):
             yield by_path[path], array
+
+    def slots(self, network: str) -> list[Slot]:
+        """Return the places of a network's parameters, in the order of the programs' list."""
+        if network not in self._slots:
+            self._slots[network] = _slots(network, self.networks[network])
+        return self._slots[network]
 
     def tensors(self, networks: Collection[str]) -> dict[str, dict[str, Tensor]]:
         """Return the tensors of some networks, by the network's and by their own name."""
         return {
             name: {
                 tensor: Tensor(slot, share)
-                for slot in _slots(name, self.networks[name])
+                for slot in self.slots(name)
                 for share, tensor in enumerate(slot.names)
             }
             for name in networks
@@ -141,7 +153,6 @@ def _without_parameters(network: nnx.Module) -> nnx.Module:
 
 
 def _slots(name: str, network: nnx.Module) -> list[Slot]:
-    """Return the places of a network's parameters, in the order of the programs' list."""
     state = nnx.state(network)
     leaves, structure = jax.tree.flatten(state)
     numbered = dict(nnx.to_flat_state(jax.tree.unflatten(structure, range(len(leaves)))))

@@ -1,0 +1,227 @@
+"""The models that share a pipeline's compiled programs."""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Lock
+from typing import Any, NamedTuple
+
+from pipeline.checkpoints.checkpoint import Checkpoint
+from pipeline.checkpoints.source import fetch
+from pipeline.checkpoints.tensors import read_header
+from pipeline.checkpoints.weights import PendingWeights
+from pipeline.drawing.preparing import Drawer
+from pipeline.errors import CheckpointError, InputError
+from pipeline.facts import ModelFacts
+from pipeline.families import FamilyReader
+from pipeline.families.family import Config
+from pipeline.request import GUIDANCE_SCALE, NUM_INFERENCE_STEPS
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.loading import load_tokenizers, match_networks
+from pipeline.runtime.memory import available_memory
+from pipeline.runtime.models import Model, ModelStore
+from pipeline.runtime.programs import cache_key, program_names
+from pipeline.schedulers.config import SCHEDULERS
+from pipeline.text.loras import is_lora_name
+from pipeline.text.tokenizer import Tokenizers, identity
+
+_SAMPLES, _SAMPLE = 64, 2**12  # pieces of a file that its digest covers, and their bytes
+
+
+class Others(NamedTuple):
+    """How a pipeline reads models beside its first one.
+
+    Attributes:
+        reader: reads their configuration.
+        memory: the most bytes of the host's memory that keep models which are not on the devices;
+            None for half of what is free.
+    """
+
+    reader: FamilyReader = FamilyReader()
+    memory: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """The bytes of the host's memory that keep models."""
+        return (available_memory() or 0) // 2 if self.memory is None else self.memory
+
+
+class Models:
+    """The models that requests can name. Any thread may call its methods while another draws.
+
+    Args:
+        first: the one that the pipeline was loaded with.
+        own: its description.
+        reader: reads the configuration of others.
+        store: keeps the parameters that are not on the devices.
+        steps: the number of steps of requests that give none, but for distilled models; None for
+            a model's own.
+    """
+
+    def __init__(
+        self,
+        first: Drawer,
+        own: ModelFacts,
+        reader: FamilyReader,
+        store: ModelStore,
+        steps: int | None,
+    ) -> None:
+        self._first = first
+        self._own = own
+        self._reader = reader
+        self._store = store
+        self._steps = steps
+        self._adding = Lock()
+        self._tokenizers: dict[str, Tokenizers] = {}
+        # This mapping is replaced, never mutated: one thread may draw while another adds a model.
+        self._models: Mapping[str, tuple[Drawer, ModelFacts]] = {}
+
+    @property
+    def facts(self) -> tuple[ModelFacts, ...]:
+        """Descriptions of the models beside the first one, sorted by name."""
+        return tuple(facts for _, (_, facts) in sorted(self._models.items()))
+
+    def drawer(self, name: str, run: CompiledSampler) -> Drawer:
+        """Return a model for programs of a size.
+
+        Raises:
+            InputError: if there is no such model; the message lists those that there are.
+        """
+        first = name in ("", self._own.name)
+        drawer = self._first if first else self._known(name)[0]
+        return drawer._replace(run=run)
+
+    def add(self, source: str, name: str | None) -> str:
+        """Add a model and return its name; see `SDXLPipeline.add_model`."""
+        checkpoint = self._fetch(source)
+        name = checkpoint.model if name is None else name
+        if not is_lora_name(name):
+            raise InputError(
+                f"{name!r} cannot be a model's name; expected up to 100 printable characters"
+                " without commas, colons, < and >; pass another as name"
+            )
+        every = match_networks(checkpoint, self._first.run.parameters.networks)
+        files = {network: every[network] for network in self._store.base.files}
+        model, digest = Model(name, files), _digest(files)
+        with self._adding:
+            if name in (*self._models, self._own.name):
+                raise InputError(
+                    f"a model named {name!r} is there; remove it first, or pass another name"
+                )
+            tokenizers = self._load_tokenizers(checkpoint)
+            drawer = self._first._replace(
+                config=checkpoint.config, tokenizers=tokenizers, model=model
+            )
+            steps = self._steps if checkpoint.config.recipe is None else None
+            facts = replace(facts_of(name, checkpoint, steps), digest=digest)
+            self._models = {**self._models, name: (drawer, facts)}
+        return name
+
+    def remove(self, name: str) -> None:
+        """Forget a model.
+
+        Raises:
+            InputError: if there is no such model; the message lists those that there are.
+        """
+        with self._adding:
+            drawer, _ = self._known(name)
+            self._models = {key: each for key, each in self._models.items() if key != name}
+        self._store.forget(drawer.model)
+
+    def _known(self, name: str) -> tuple[Drawer, ModelFacts]:
+        models = self._models
+        if name not in models:
+            there_are = ", ".join(map(repr, sorted(models))) or "none"
+            raise InputError(f"no model named {name!r} was added; there are: {there_are}")
+        return models[name]
+
+    def _fetch(self, source: str) -> Checkpoint[Config]:
+        """Find a checkpoint, and give it the first one's networks that no checkpoint must have.
+
+        Raises:
+            CheckpointError: if it is not there, not supported, or does not fit the programs.
+        """
+        run, first = self._first.run, self._first.config
+        half = run.target.dtype.itemsize == 2
+        checkpoint = fetch(source, None, self._reader.for_model(source), prefer_fp16=half)
+        family = first.family
+        beside = {part.name for part in (*family.optional, *family.apart)}
+        networks = {
+            **{name: own for name, own in checkpoint.config.networks.items() if name not in beside},
+            **{name: own for name, own in first.networks.items() if name in beside},
+        }
+        config = replace(checkpoint.config, networks=networks)
+        shapes = replace(run.target.shapes, tokens=config.tokens)
+        target = replace(run.target, config=config, shapes=shapes)
+        if any(cache_key(x, target) != cache_key(x, run.target) for x in program_names(run.target)):
+            raise CheckpointError(
+                f"{source}: the programs of {self._own.name} cannot draw with it, because"
+                f" {_difference(config, first)}; start another server with it"
+            )
+        return replace(checkpoint, config=config)
+
+    def _load_tokenizers(self, checkpoint: Checkpoint[Config]) -> Tokenizers:
+        """Load a checkpoint's tokenizers, or return those of a model that has the same."""
+        key = repr(identity(checkpoint.folder, checkpoint.config.tokenizers))
+        if key not in self._tokenizers:
+            cache = self._first.run.room.cache
+            self._tokenizers[key] = load_tokenizers(checkpoint, cache)
+        return self._tokenizers[key]
+
+
+def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> ModelFacts:
+    """Return the description of a model, under its name in requests."""
+    config, recipe, timesteps = checkpoint.config, checkpoint.config.recipe, ""
+    scheduler, replaced = config.scheduler, checkpoint.replacements
+    usual = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
+    if recipe is not None:
+        usual = {field: recipe.settings[field] for field in usual}
+        if recipe.scheduler == scheduler.name:
+            timesteps = recipe.settings["timesteps"]
+    if steps is not None:
+        usual["num_inference_steps"] = steps
+    return ModelFacts(
+        name=name,
+        revision=checkpoint.revision,
+        unet=replaced["unet"].name if "unet" in replaced else None,
+        prediction_type=scheduler.prediction_type,
+        scheduler=scheduler.name,
+        sigma_schedule=scheduler.sigma_schedule,
+        schedulers=tuple(each for each in SCHEDULERS if each in config.schedulers.configs),
+        refused_schedulers=tuple(config.schedulers.refused.items()),
+        num_train_timesteps=scheduler.num_train_timesteps,
+        **usual,
+        distilled=recipe is not None,
+        timesteps=timesteps,
+        words=checkpoint.words,
+    )
+
+
+def _difference(config: Config, first: Config) -> str:
+    """Return what keeps a checkpoint from the programs of another."""
+    if config.family is not first.family:
+        return f"it is a {config.family.name}, not a {first.family.name}"
+    for name, own in first.networks.items():
+        other = config.networks.get(name)
+        for key, right in vars(own).items():
+            if (value := getattr(other, key, None)) != right:
+                return f"its {name} has {key} = {value}, not {right}"
+    return f"its prompts have {config.tokens} tokens, not {first.tokens}"
+
+
+def _digest(files: Mapping[str, PendingWeights[Any]]) -> str:
+    """Return a digest of files' headers, their sizes, and samples of their contents.
+
+    Reading all of them would take minutes.
+    """
+    digest = hashlib.sha256()
+    for path in sorted({path for each in files.values() for path in each.paths}):
+        with path.open("rb") as file:
+            size = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            digest.update(b"%d " % size + read_header(file))
+            for i in range(_SAMPLES):
+                file.seek(i * size // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()

@@ -1,0 +1,161 @@
+"""Models whose parameters take each other's place, and the store of them in the host's memory."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipeline.checkpoints.weights import PendingWeights
+from pipeline.kernels.int8 import quantize_kernel
+from pipeline.runtime.merging import ALIGNMENT
+from pipeline.runtime.parameters import Parameters, Slot
+
+_SAMPLE = 2**10  # bytes that tell most arrays apart
+
+# A parameter as the devices have it: an array, or whole numbers and their scale.
+Leaves = Sequence[np.ndarray]
+Held = Mapping[Slot, Leaves]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A checkpoint whose parameters can take the place of another's; equal only to itself.
+
+    Attributes:
+        name: its name in requests; "" for the one that the pipeline was loaded with.
+        files: the parameters that are its own, in its files, by the networks' names.
+    """
+
+    name: str
+    files: Mapping[str, PendingWeights[Any]]
+
+    def read(self, slots: Sequence[Slot]) -> Iterator[tuple[Slot, Leaves]]:
+        """Read parameters from the files, one after the other.
+
+        Raises:
+            CheckpointError: if a file cannot be read or was replaced; the message names it.
+        """
+        for network in dict.fromkeys(slot.network for slot in slots):
+            by_path = {slot.path: slot for slot in slots if slot.network == network}
+            for path, array in self.files[network].read(by_path):
+                yield by_path[path], leaves_of(by_path[path], array)
+
+
+def leaves_of(slot: Slot, array: np.ndarray) -> Leaves:
+    """Return a parameter as the devices have it."""
+    return jax.tree.leaves(quantize_kernel(array)) if slot.is_quantized else [array]
+
+
+class ModelStore:
+    """Parameters of models in the host's memory, the least recently used first out.
+
+    Arrays that are equal in several models exist once. Any thread may call it.
+
+    Args:
+        base: the model that the pipeline was loaded with.
+        parameters: the places of its parameters.
+        limit: the most bytes of all models; one that does not fit is read from its files each time.
+
+    Attributes:
+        base: the model that the pipeline was loaded with.
+        limit: the most bytes of all models.
+    """
+
+    def __init__(self, base: Model, parameters: Parameters, limit: int) -> None:
+        self.base = base
+        self.limit = limit
+        self._parameters = parameters
+        self._lock = Lock()
+        self._held: OrderedDict[Model, Held] = OrderedDict()  # the latest one used is last
+        self._reading: dict[Model, Future[Held]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="models")
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        """The places of the parameters that a model has of its own, network by network."""
+        return [slot for network in self.base.files for slot in self._parameters.slots(network)]
+
+    def held(self, model: Model | None) -> Held:
+        """Return the parameters of a model that are held; empty for a model that is not."""
+        return {} if model is None else self._held.get(model, {})
+
+    def read_ahead(self, model: Model) -> Future[Held] | None:
+        """Begin to read a model; None if it is held, or does not fit."""
+        with self._lock:
+            if model in self._held or self._needed > self.limit:
+                return None
+            if model not in self._reading:
+                self._reading[model] = self._thread.submit(self._read, model)
+            return self._reading[model]
+
+    def find(self, model: Model) -> Held:
+        """Return the parameters of a model once they are held; empty if they do not fit.
+
+        Raises:
+            CheckpointError: if a file cannot be read or was replaced; the message names it.
+        """
+        if reading := self.read_ahead(model):
+            return reading.result()
+        with self._lock:
+            if model in self._held:
+                self._held.move_to_end(model)
+            return self.held(model)
+
+    def forget(self, model: Model) -> None:
+        """Forget a model; what the devices have of it stays."""
+        with self._lock:
+            self._held.pop(model, None)
+
+    @cached_property
+    def _needed(self) -> int:
+        """The bytes of a model."""
+        return sum(slot.bytes for slot in self.slots)
+
+    def _read(self, model: Model) -> Held:
+        try:
+            others = self._make_room()
+            held = {
+                slot: _shared(leaves, [other[slot] for other in others])
+                for slot, leaves in model.read(self.slots)
+            }
+            with self._lock:
+                self._held[model] = held
+            return held
+        finally:
+            with self._lock:
+                del self._reading[model]
+
+    def _make_room(self) -> list[Held]:
+        """Drop models until another one fits; return those that stay."""
+        with self._lock:
+            while self._held and (len(self._held) + 1) * self._needed > self.limit:
+                self._held.popitem(last=False)
+            return [*self._held.values()]
+
+
+def _shared(leaves: Leaves, others: Sequence[Leaves]) -> Leaves:
+    """Return those of other models that are equal, or arrays that a CPU device need not copy."""
+    equal = (other for other in others if all(map(_is_equal, leaves, other)))
+    return next(equal, None) or [_aligned(leaf) for leaf in leaves]
+
+
+def _is_equal(array: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether the bits are equal; the first ones tell most arrays apart."""
+    one, two = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (array, other))
+    return all(np.array_equal(one[part], two[part]) for part in (np.s_[:_SAMPLE], np.s_[:]))
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    if array.ctypes.data % ALIGNMENT == 0:
+        return array
+    block = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    aligned = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    aligned[...] = array
+    return aligned

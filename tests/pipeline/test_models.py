@@ -1,0 +1,275 @@
+"""Models that share the compiled programs: the bits of each, nothing compiled, no half of one."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
+from pipeline.runtime import models
+from pipeline.runtime.adapters import Adapters
+from pipeline.runtime.models import Model
+from tests.checkpoints import (
+    EXECUTABLES,
+    PLAIN,
+    SMALLEST,
+    CompilationCount,
+    change_json,
+    copy_checkpoint,
+)
+from tools.adapter_files import draw_adapter, write_adapter
+
+NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
+
+
+def start(checkpoint: Path, **options: Any) -> SDXLPipeline:
+    return SDXLPipeline.from_pretrained(
+        checkpoint,
+        num_inference_steps=3,
+        devices=jax.devices()[:1],
+        cache_dir=EXECUTABLES,
+        **options,
+    )
+
+
+def make_model(folder: Path, *changed: str, **scheduler: Any) -> Path:
+    """Return a copy of the smallest checkpoint with other weights in some networks."""
+    folder.mkdir()
+    made = copy_checkpoint(folder)
+    for network in changed:
+        [file] = (made / network).glob("*.safetensors")
+        tensors = load_file(file)
+        save_file(
+            {name: (0.9 * array).astype(array.dtype) for name, array in tensors.items()}, file
+        )
+    change_json(made / "scheduler/scheduler_config.json", **scheduler)
+    return made
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("other") / "b", *NETWORKS)
+
+
+@pytest.fixture(scope="module")
+def shared() -> SDXLPipeline:
+    return start(SMALLEST)
+
+
+@pytest.fixture
+def pipe(shared: SDXLPipeline) -> Iterator[SDXLPipeline]:
+    yield shared
+    for facts in shared.facts.models:
+        shared.remove_model(facts.name)
+    for name in shared.loras:
+        shared.unload_lora(name)
+    shared._adapters.select({})
+
+
+def draw(pipe: SDXLPipeline, **options: Any) -> np.ndarray:
+    result = pipe.generate(
+        "a star", seed=3, num_inference_steps=2, output_type="np", images=1, **options
+    )
+    return result.images
+
+
+def test_a_model_draws_the_bits_of_a_process_started_with_it(
+    pipe: SDXLPipeline, other: Path
+) -> None:
+    before = draw(pipe)
+    with CompilationCount() as count:
+        assert pipe.add_model(other, name="b") == "b"
+        of_b = draw(pipe, model="b")
+        again = draw(pipe)
+        by_name = draw(pipe, model=pipe.facts.name)
+    assert count.value == 0
+    alone = draw(start(other))
+    np.testing.assert_array_equal(of_b, alone)
+    assert not np.array_equal(of_b, before)
+    np.testing.assert_array_equal(again, before)
+    np.testing.assert_array_equal(by_name, before)
+
+
+def test_a_picture_names_its_model(pipe: SDXLPipeline, other: Path) -> None:
+    pipe.add_model(other, name="b")
+    some: tuple[Any, ...] = {"model": "b"}, {}
+    [named], [own] = (
+        pipe.generate("a star", images=1, num_inference_steps=1, **chosen).images
+        for chosen in some
+    )
+    texts = [metadata.from_text(each.info["parameters"]).model for each in (named, own)]
+    assert texts == ["b", pipe.facts.name]
+
+
+def test_loras_follow_the_model(pipe: SDXLPipeline, other: Path, tmp_path: Path) -> None:
+    inventory = pipe._adapters.inventory
+    file = write_adapter(
+        tmp_path / "one.safetensors", draw_adapter(inventory, "lora", 0), "kohya sdxl", inventory
+    )
+    loras: dict[str, Any] = {"loras": {"one": 0.5}}
+    alone = start(other)
+    for each in (pipe, alone):
+        each.load_lora(file)
+    before = draw(pipe), draw(pipe, **loras)
+    pipe.add_model(other, name="b")
+    for _ in range(2):
+        np.testing.assert_array_equal(draw(pipe, model="b", **loras), draw(alone, **loras))
+        np.testing.assert_array_equal(draw(pipe, **loras), before[1])
+        np.testing.assert_array_equal(draw(pipe, model="b"), draw(alone))
+        np.testing.assert_array_equal(draw(pipe), before[0])
+
+
+def test_embeddings_follow_the_model(pipe: SDXLPipeline, other: Path, tmp_path: Path) -> None:
+    widths = [each.hidden_size for each in pipe._config.text_encoders.values()]
+    vectors = np.random.default_rng(0).normal(size=(2, sum(widths))).astype(np.float32)
+    parts = {"clip_l": vectors[:, : widths[0]], "clip_g": vectors[:, widths[0] :]}
+    save_file(
+        {key: np.ascontiguousarray(x) for key, x in parts.items()}, tmp_path / "odd.safetensors"
+    )
+    alone = start(other)
+    pipe.add_model(other, name="b")
+    drawn, some = [], tuple[Any, ...](({"model": "b"}, {}))
+    for each, options in zip((pipe, alone), some, strict=True):
+        each.load_embedding(tmp_path / "odd.safetensors")
+        drawn.append(each.generate("odd", seed=1, images=1, output_type="np", **options).images)
+        each.unload_embedding("odd")
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_equal_tensors_are_not_moved(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    pipe.add_model(make_model(tmp_path / "b", "unet"), name="b")
+    for model in ("b", "", "b", ""):
+        before = pipe._compiled.parameters.leaves
+        old = {name: [*before[name]] for name in NETWORKS}
+        draw(pipe, model=model)
+    new = pipe._compiled.parameters.leaves
+    for name in NETWORKS:
+        same = [one is two for one, two in zip(old[name], new[name], strict=True)]
+        assert all(same) == (name != "unet")
+
+
+def test_a_model_that_does_not_fit_the_memory_is_read_each_time(
+    pipe: SDXLPipeline, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = draw(pipe)
+    pipe.add_model(other, name="b")
+    monkeypatch.setattr(pipe._adapters._store, "limit", 0)
+    of_b = draw(pipe, model="b")
+    held = pipe._adapters._store._held  # type: ignore[union-attr]
+    assert not any(model.name == "b" for model in held)
+    np.testing.assert_array_equal(draw(pipe), before)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(draw(pipe, model="b"), of_b)
+
+
+def test_the_store_keeps_the_latest_models(
+    pipe: SDXLPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pipe._adapters._store
+    assert store is not None
+    for name in "abc":
+        pipe.add_model(make_model(tmp_path / name, "unet"), name=name)
+    monkeypatch.setattr(store, "limit", 2 * store._needed)
+    for name in "abcb":
+        draw(pipe, model=name)
+    assert [model.name for model in store._held] == ["c", "b"]
+
+
+@pytest.mark.parametrize("limit", [0, 2**40])
+def test_a_change_that_fails_anywhere_leaves_no_half(
+    pipe: SDXLPipeline,
+    other: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+) -> None:
+    """A tensor cannot be read, or the devices take no more, at every stage of a change."""
+    before = draw(pipe)
+    pipe.add_model(other, name="b")
+    monkeypatch.setattr(pipe._adapters._store, "limit", limit)
+    monkeypatch.setattr("pipeline.runtime.adapters.CHUNK_BYTES", 2**12)
+    of_b = draw(pipe, model="b")
+    draw(pipe)
+
+    def failing_read(n: int) -> Callable[..., Any]:
+        read = Model.read
+
+        def failing(model: Model, slots: Any) -> Iterator[Any]:
+            for i, each in enumerate(read(model, slots)):
+                if i == n:
+                    raise CheckpointError("the disk is gone")
+                yield each
+
+        return failing
+
+    def failing_place(n: int) -> Callable[..., Any]:
+        place, calls = Adapters._place, count()
+
+        def failing(*args: Any) -> None:
+            place(*args)
+            if next(calls) == n:
+                raise MemoryError("the device is full")
+
+        return failing
+
+    last = len(pipe._adapters._store.slots) - 1  # type: ignore[union-attr]
+    reads = [(Model, "read", failing_read(n)) for n in (0, 1, last // 2, last)]
+    places = [(Adapters, "_place", failing_place(n)) for n in (0, 1, 20)]
+    for target, name, failing in (*reads, *places):
+        pipe.remove_model("b")  # so that it is read anew
+        pipe.add_model(other, name="b")
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, failing)
+            with pytest.raises((CheckpointError, MemoryError)):
+                draw(pipe, model="b")
+        np.testing.assert_array_equal(draw(pipe), before)
+        np.testing.assert_array_equal(draw(pipe, model="b"), of_b)
+        draw(pipe)
+
+
+def test_a_file_that_was_cut_or_replaced_is_refused(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    before = draw(pipe)
+    made = make_model(tmp_path / "b", *NETWORKS)
+    pipe.add_model(made, name="b")
+    [file] = (made / "unet").glob("*.safetensors")
+    whole = file.read_bytes()
+    for content in (whole[:-1], whole[: len(whole) // 2], b"", whole):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=str(file)):
+            draw(pipe, model="b")
+        np.testing.assert_array_equal(draw(pipe), before)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=str(file)):
+        draw(pipe, model="b")
+    np.testing.assert_array_equal(draw(pipe), before)
+
+
+def test_another_shape_is_not_usable_here(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot draw with it, because"):
+        pipe.add_model(PLAIN, name="b")
+    assert pipe.facts.models == ()
+    with pytest.raises(InputError, match="model is 'b'; expected one of 'checkpoint'"):
+        draw(pipe, model="b")
+    with pytest.raises(InputError, match="a model named 'checkpoint' is there"):
+        pipe.add_model(SMALLEST)
+    with pytest.raises(InputError, match="no model named 'b' was added; there are: none"):
+        pipe.remove_model("b")
+
+
+def test_a_model_has_its_own_scheduler(pipe: SDXLPipeline, tmp_path: Path) -> None:
+    made = make_model(tmp_path / "b", "unet", prediction_type="v_prediction")
+    pipe.add_model(made, name="b")
+    [facts] = pipe.facts.models
+    assert facts.prediction_type == "v_prediction"
+    np.testing.assert_array_equal(draw(pipe, model="b"), draw(start(made)))
+
+
+def test_equal_arrays_exist_once() -> None:
+    one = np.array([np.nan, 1.0, 2.0], np.float32)
+    assert models._shared([one.copy()], [[one]])[0] is one
+    assert models._shared([one + 1], [[one]])[0] is not one
+    assert models._shared([one[1:]], [])[0].ctypes.data % models.ALIGNMENT == 0
