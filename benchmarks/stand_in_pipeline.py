@@ -25,6 +25,7 @@ from pipeline.request import GenerateRequest, Request, check_request, effective
 from pipeline.resolve import resolve
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.models import Model
 from pipeline.runtime.program import Shapes
 from pipeline.runtime.work import Work
 from pipeline.schedulers.config import SchedulerConfig
@@ -176,21 +177,27 @@ class _Tokenizers:
         return [Tokens(np.array([number]), np.ones(1, np.float32), self._truncated, count=1)]
 
 
+MODEL = Model("", {})
+
+
 class _Selection:
-    """A stand-in for `Adapters`: the LoRAs that are in use; `check` raises for unknown ones."""
+    """A stand-in for `Adapters`: the model and LoRAs in use; `check` raises for unknown LoRAs."""
 
     hashes = None
 
     def __init__(self, check: Callable[[Mapping[str, Any]], None]) -> None:
         self._check = check
-        self._selected: Mapping[str, Any] = {}
+        self._selected: tuple[Mapping[str, Any], Model] = {}, MODEL
 
-    def is_selected(self, weights: Mapping[str, Any]) -> bool:
-        return weights == self._selected
+    def is_selected(self, weights: Mapping[str, Any], model: Model) -> bool:
+        return (weights, model) == self._selected
 
-    def select(self, weights: Mapping[str, Any]) -> None:
+    def select(self, weights: Mapping[str, Any], model: Model) -> None:
         self._check(weights)
-        self._selected = weights
+        self._selected = weights, model
+
+    def read_ahead(self, model: Model) -> None:
+        pass
 
 
 class StandInPipeline(ABC):
@@ -230,6 +237,7 @@ class StandInPipeline(ABC):
             num_inference_steps=num_inference_steps,
         )
         self.loras: dict[str, Path] = {}
+        self.models = {"": MODEL}
         self._adapters = cast(Adapters, _Selection(self._check_loras))
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
         self._engine = Engine(Finisher(None, None, colours, self._describe))
@@ -279,12 +287,17 @@ class StandInPipeline(ABC):
             cast(Tokenizers, _Tokenizers(self.truncated)),
             cast(CompiledSampler, run),
             self._adapters,
+            self.models.setdefault(checked.model, MODEL),
         )
         scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
         task = Task(checked, scheduler, output_type=output_type, cancelled=cancelled)
         stage = make_stage(task, drawer, Placement(Embeddings()))
         stop = Event() if cancelled is None else cancelled
         return Drawing(checked, stage, stage.total, output_type, cancelled=stop)
+
+    def read_ahead(self, model: str) -> None:
+        """See `SDXLPipeline.read_ahead`; it takes no time here."""
+        self._adapters.read_ahead(self.models.get(model, MODEL))
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """See `SDXLPipeline.begin`."""
@@ -323,4 +336,5 @@ class StandInPipeline(ABC):
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
         values = effective(request.of_picture(i))
-        return metadata.Settings(**values, width=size[0], height=size[1], model=self.facts.name)
+        values["model"] = request.model or self.facts.name
+        return metadata.Settings(**values, width=size[0], height=size[1])

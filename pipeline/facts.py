@@ -203,6 +203,10 @@ class Facts:
             raise InputError(f"model is {name!r}; {why}expected one of {right}")
         return replace(self, **{field: getattr(found, field) for field in OF_MODEL})
 
+    def for_known(self, name: str) -> "Facts":
+        """Return the facts that hold for a model, or the first one's if it cannot be used."""
+        return self.for_model(name) if name in self.model_names else self
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names of the models that requests can name; the first one's comes first."""
@@ -294,7 +298,6 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     prompts, wanted = prompts.casefold(), request.lora_weights
-    facts = facts.for_model(request.model)
     named: list[Any] = [
         [getattr(facts, name) for name in _DRAWN_WITH],
         {lora.name: lora.digest for lora in facts.loras if lora.name in wanted},
@@ -302,7 +305,9 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     ]
     if request.prompt_syntax == A1111 and "__" in prompts:
         named.append(facts.lists)
-    named += [model.digest for model in facts.models if model.name == request.model]
+    if request.model not in ("", facts.name):
+        own = (model.digest for model in facts.models if model.name == request.model)
+        named.append([request.model, *own])
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 

@@ -275,7 +275,6 @@ class GenerateRequest:
         Named(
             model_choices="model_names",
             description="The model to draw with, one of those in `/v1/models`.",
-            details="The one that the server was started with if there is none.",
             flag="checkpoint",
             optional=True,
         )

@@ -318,6 +318,10 @@ class Named(Choice):
     choices: Sequence[str] = ()
 
     @property
+    def absent_note(self) -> str:
+        return "The server's own if None."
+
+    @property
     def help(self) -> str:
         return f"{self.description} {self.details}".strip()
 

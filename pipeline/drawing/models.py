@@ -151,6 +151,9 @@ class Models:
             **{name: own for name, own in checkpoint.config.networks.items() if name not in beside},
             **{name: own for name, own in first.networks.items() if name in beside},
         }
+        # It only says how large pictures are that name no size.
+        side = first.networks["unet"].sample_size
+        networks["unet"] = replace(networks["unet"], sample_size=side)
         config = replace(checkpoint.config, networks=networks)
         shapes = replace(run.target.shapes, tokens=config.tokens)
         target = replace(run.target, config=config, shapes=shapes)

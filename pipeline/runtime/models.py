@@ -86,9 +86,9 @@ class ModelStore:
         return {} if model is None else self._held.get(model, {})
 
     def read_ahead(self, model: Model) -> Future[Held] | None:
-        """Begin to read a model; None if it is held, or does not fit."""
+        """Begin to read a model, of which nothing comes if it does not fit; None if it is held."""
         with self._lock:
-            if model in self._held or self._needed > self.limit:
+            if model in self._held:
                 return None
             if model not in self._reading:
                 self._reading[model] = self._thread.submit(self._read, model)
@@ -119,6 +119,8 @@ class ModelStore:
 
     def _read(self, model: Model) -> Held:
         try:
+            if self._needed > self.limit:
+                return {}
             others = self._make_room()
             held = {
                 slot: _shared(leaves, [other[slot] for other in others])

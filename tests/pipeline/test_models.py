@@ -22,6 +22,7 @@ from tests.checkpoints import (
     change_json,
     copy_checkpoint,
 )
+from tests.single_files import thin_file, thin_folder, write_weights
 from tools.adapter_files import draw_adapter, write_adapter
 
 NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
@@ -99,8 +100,7 @@ def test_a_picture_names_its_model(pipe: SDXLPipeline, other: Path) -> None:
     pipe.add_model(other, name="b")
     some: tuple[Any, ...] = {"model": "b"}, {}
     [named], [own] = (
-        pipe.generate("a star", images=1, num_inference_steps=1, **chosen).images
-        for chosen in some
+        pipe.generate("a star", images=1, num_inference_steps=1, **chosen).images for chosen in some
     )
     texts = [metadata.from_text(each.info["parameters"]).model for each in (named, own)]
     assert texts == ["b", pipe.facts.name]
@@ -266,6 +266,22 @@ def test_a_model_has_its_own_scheduler(pipe: SDXLPipeline, tmp_path: Path) -> No
     [facts] = pipe.facts.models
     assert facts.prediction_type == "v_prediction"
     np.testing.assert_array_equal(draw(pipe, model="b"), draw(start(made)))
+
+
+def test_a_single_file_takes_the_place_of_a_folder(tmp_path: Path) -> None:
+    folder = thin_folder(tmp_path / "a", "sdxl")
+    size: dict[str, Any] = {"height": 64, "width": 64, "images_per_request": 1}
+    other = thin_folder(tmp_path / "other", "sdxl")
+    write_weights(other, seed=1)
+    file = thin_file(other, tmp_path / "b.safetensors")
+    pipe, alone = start(folder, **size), draw(start(file, **size))
+    before = draw(pipe)
+    with CompilationCount() as count:
+        assert pipe.add_model(file) == "b"
+        of_b, again = draw(pipe, model="b"), draw(pipe)
+    assert count.value == 0
+    np.testing.assert_array_equal(of_b, alone)
+    np.testing.assert_array_equal(again, before)
 
 
 def test_equal_arrays_exist_once() -> None:

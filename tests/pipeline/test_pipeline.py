@@ -200,7 +200,7 @@ def test_a_blank_negative_prompt_is_none(
     pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch, force_zeros: bool
 ) -> None:
     config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
-    monkeypatch.setattr(pipe._planner, "_drawer", pipe._planner._drawer._replace(config=config))
+    monkeypatch.setattr(pipe._models, "_first", pipe._models._first._replace(config=config))
     none = pictures(pipe, "a star", None)
     for blank in ("", " ", "\n\t \u3000", ["", " ", "\t", ""]):
         np.testing.assert_array_equal(pictures(pipe, "a star", blank), none)
@@ -212,7 +212,7 @@ def test_force_zeros_decides_what_none_means(
 ) -> None:
     zeroed = pictures(pipe, "a star")
     config = replace(pipe._config, force_zeros_for_empty_prompt=False)
-    monkeypatch.setattr(pipe._planner, "_drawer", pipe._planner._drawer._replace(config=config))
+    monkeypatch.setattr(pipe._models, "_first", pipe._models._first._replace(config=config))
     assert difference(pictures(pipe, "a star"), zeroed) > 0.001
 
 
@@ -222,7 +222,7 @@ def test_a_blank_prompt_is_one_without_words(
 ) -> None:
     """As in diffusers, a blank prompt is encoded like any other and never zeroed."""
     config = replace(pipe._config, force_zeros_for_empty_prompt=force_zeros)
-    monkeypatch.setattr(pipe._planner, "_drawer", pipe._planner._drawer._replace(config=config))
+    monkeypatch.setattr(pipe._models, "_first", pipe._models._first._replace(config=config))
     drawn = pictures(pipe, "")
     for blank in (" ", "\n\t \u3000", ["", " ", "\t", ""]):
         np.testing.assert_array_equal(pictures(pipe, blank), drawn)
