@@ -85,6 +85,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         devices_per_picture=chosen.devices_per_picture,
         quantization=chosen.quantization,
         wildcard_dir=chosen.wildcard_dir,
+        model_memory=chosen.model_memory,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)
@@ -100,8 +101,9 @@ def local_generator(
     """Return a generator over the result of `load_pipeline`."""
     from pipeline import BUNDLED
     from serving.generators.embedding_folder import EmbeddingFolder
-    from serving.generators.local import LocalGenerator
+    from serving.generators.local import Folders, LocalGenerator
     from serving.generators.lora_folder import LoraFolder
+    from serving.generators.model_folder import ModelFolder
 
     pipe, bundled = loaded
     lora_dir = chosen.lora_dir or (BUNDLED / "loras" if bundled else None)
@@ -113,8 +115,11 @@ def local_generator(
         bundled=bundled,
         more_sizes=_fitting(pipe, chosen.sizes[1:]),
         reveal=chosen.reveal,
-        loras=LoraFolder(lora_dir) if lora_dir else None,
-        embeddings=EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
+        folders=Folders(
+            LoraFolder(lora_dir) if lora_dir else None,
+            EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
+            ModelFolder(pipe, chosen.model_dir) if chosen.model_dir else None,
+        ),
         live=chosen.live,
     )
 

@@ -1,4 +1,4 @@
-"""A folder of `.safetensors` files that may change while the server runs."""
+"""A folder of `.safetensors` files, or of folders, that may change while the server runs."""
 
 import json
 import logging
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -80,6 +81,8 @@ class Folder:
         is_name: whether a name can be used.
         beside: endings of the files beside each file that describe it.
         clock: the time in seconds since the epoch, as files have it.
+        index: the name of a file whose folder counts as one file, with all that is in it; "" for
+            none.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class Folder:
         is_name: Callable[[str], bool] = lambda _: True,
         beside: Sequence[str] = (),
         clock: Callable[[], float] = time.time,
+        index: str = "",
     ) -> None:
+        self._index = index
         self._root = path.resolve()
         self._setting = setting
         self._is_name = is_name
@@ -128,7 +133,7 @@ class Folder:
             seen[path] = stamp
             file = File(path, stamp, beside)
             if self._is_settled(file, now) and self._is_whole(file):
-                found.setdefault(path.stem, []).append(file)
+                found.setdefault(name_of(path), []).append(file)
         self._seen = seen
         self._whole = {key: whole for key, whole in self._whole.items() if key[0] in seen}
         listing = self._listed(found)
@@ -155,10 +160,13 @@ class Folder:
             entries = _entries(folder)
             for name, entry in entries.items():
                 path = Path(entry.path)
-                if entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                is_file = name.endswith(SUFFIX) and not is_folder
+                if is_file or (is_folder and self._index and (path / self._index).is_file()):
+                    if self._may_be_used(entry):
+                        yield path, self._described_by(name_of(path), entries)
+                elif is_folder and depth < _DEEPEST:
                     levels.append((path, depth + 1))
-                elif name.endswith(SUFFIX) and self._may_be_used(entry):
-                    yield path, self._described_by(path.stem, entries)
 
     def _may_be_used(self, entry: Entry) -> bool:
         path = Path(entry.path)
@@ -166,14 +174,16 @@ class Folder:
         if not self._is_inside(entry):
             self._warn(f"has a link that leads out of it, which is not followed: {relative}")
             return False
-        if not self._is_name(path.stem):
+        if not self._is_name(name_of(path)):
             self._warn(f"has a file whose name cannot be used; rename it: {relative!r}")
             return False
         return True
 
     def _is_inside(self, entry: Entry) -> bool:
+        path = Path(entry.path)
         try:
-            return not entry.is_symlink() or Path(entry.path).resolve().is_relative_to(self._root)
+            parts = [path, *(_files_in(path) if path.is_dir() else ())]
+            return all(part.resolve().is_relative_to(self._root) for part in parts)
         except (OSError, RuntimeError):  # a link to itself
             return False
 
@@ -213,10 +223,19 @@ def _entries(folder: Path) -> dict[str, Entry]:
     return {entry.name: entry for entry in found if not entry.name.startswith(".")}
 
 
+def name_of(path: Path) -> str:
+    """Return the name of a file without its suffix, or of a folder."""
+    return path.name.removesuffix(SUFFIX)
+
+
 def _stamp(path: Path) -> Stamp | None:
-    """Return the stamp of a file; None if it is gone, or no regular file."""
+    """Return the stamp of a file or of all files in a folder; None if it is gone, or neither."""
     try:
         found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            inside = [each.stat() for each in _files_in(path)]
+            newest = max(each.st_mtime_ns for each in [found, *inside])
+            return Stamp(found.st_ino, sum(each.st_size for each in inside), newest)
     except OSError:
         return None
     if not stat.S_ISREG(found.st_mode):
@@ -224,12 +243,20 @@ def _stamp(path: Path) -> Stamp | None:
     return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files in a folder and in those directly below it, no more than are looked at."""
+    paths = islice((path for part in ("*", "*/*") for path in folder.glob(part)), MOST_FILES)
+    return [path for path in paths if path.is_file()]
+
+
 def is_whole(path: Path) -> bool:
-    """Return whether a safetensors file has all the bytes that its header tells of.
+    """Return whether a safetensors file, or each in a folder, has all bytes of its header's.
 
     A file that is not complete is no error: it may still be copied. One whose header is too large
     to be read never is.
     """
+    if path.is_dir():
+        return all(is_whole(each) for each in _files_in(path) if each.name.endswith(SUFFIX))
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -78,6 +78,8 @@ class Code(StrEnum):
     UNKNOWN_LORA = "unknown_lora"
     DOUBLED_LORA = "doubled_lora"
     UNUSABLE_LORA = "unusable_lora"
+    UNUSABLE_MODEL = "unusable_model"
+    UNREADABLE_MODEL = "unreadable_model"
     TOO_MANY_LORAS = "too_many_loras"
     TOO_MANY_TEXTS = "too_many_texts"
     TOO_LONG_FOR_FORMAT = "too_long_for_format"
@@ -254,6 +256,10 @@ ENGLISH: dict[Code, str] = {
         "loras names {value}, which several files in LORA_DIR have as their name: {files}"
     ),
     Code.UNUSABLE_LORA: "loras names {value}, whose file cannot be used with this model",
+    Code.UNUSABLE_MODEL: "{field} is {value}, which cannot be used here: {reason}",
+    Code.UNREADABLE_MODEL: (
+        "the model {value} cannot be read at the moment; choose another one, or try again later"
+    ),
     Code.TOO_MANY_LORAS: "loras has {count} names; at most {limit} are possible",
     Code.TOO_MANY_TEXTS: (
         "prompt changes too often during the run; expected at most {limit} different texts, with "

@@ -185,6 +185,20 @@ class Options(BaseSettings):
         "with it.",
         default_text="the bundled miniature's own, none for other models",
     )
+    model_dir: Path | None = _setting(
+        None,
+        "Folder with further models that requests can name: .safetensors files, and folders in "
+        "diffusers' layout. They must be built as MODEL_ID's is, whose compiled programs draw with "
+        "them. They may come and go while the server runs.",
+        default_text="none",
+    )
+    model_memory: WholeOrNone = _setting(
+        None,
+        "Bytes of the host's memory that keep models which are not on the devices, so that a "
+        "change of the model does not wait for the disk.",
+        default_text="half of what is free",
+        ge=0,
+    )
     embedding_dir: Path | None = _setting(
         None,
         "Folder with textual inversions, as .safetensors files, that prompts name by the files' "

@@ -47,7 +47,7 @@ def _check_image(image: Image, record: Record, wanted: int, facts: Facts) -> Non
         raise BackendError("sends a picture with a wrong seed or without settings", "nonsense")
     # An instance may be replaced between two health checks.
     drawn_with = image.settings["model"], image.settings["revision"]
-    if drawn_with != (facts.name, facts.revision):
+    if drawn_with != ((request.model, None) if request.model else (facts.name, facts.revision)):
         raise BackendError(f"sends a picture that {drawn_with[0]!r} drew", "other")
 
 

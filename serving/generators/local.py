@@ -7,13 +7,21 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from PIL import Image as Pillow
 
-from pipeline import Cancelled, InputError, NotFiniteError, ScreenError, SDXLPipeline
+from pipeline import (
+    Cancelled,
+    CheckpointError,
+    InputError,
+    NotFiniteError,
+    ScreenError,
+    SDXLPipeline,
+)
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.drawing.origins import Inputs
 from pipeline.errors import raise_if_cancelled
@@ -36,10 +44,11 @@ from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.files import encode
 from serving.generators.loaded_loras import LoadedLoras
 from serving.generators.lora_folder import LoraFolder
+from serving.generators.model_folder import ModelFolder
 from serving.generators.previews import jpeg_of, small_jpeg_of
 from serving.generators.seated import Seated
 from serving.logs import log_fields
-from serving.messages import Code, Message, untranslated
+from serving.messages import Code, Message, Param, untranslated
 from serving.metrics import Observer
 from serving.requests.admission import check_words, expand
 from serving.requests.lifecycle import (
@@ -66,18 +75,33 @@ _LIVE_TRIES = 3  # the first one loads the LoRA; of the others the quickest coun
 _STUCK = 1 / 5
 
 
+class Folders(NamedTuple):
+    """Folders of the operator's that may change while the server runs; None for each without one.
+
+    Attributes:
+        loras: LoRAs that are loaded when they are first asked for.
+        embeddings: embeddings that are loaded as the folder changes.
+        models: models that are added as the folder changes.
+    """
+
+    loras: LoraFolder | None = None
+    embeddings: EmbeddingFolder | None = None
+    models: ModelFolder | None = None
+
+
+NO_FOLDERS = Folders()
+
+
 class LocalGenerator(RequestLifecycle):
     """A `serving.generator.Generator` over a pipeline in this process.
 
     The pictures of several requests are drawn at once, each in a slot. A request gets a slot for
     each picture by a turn in the queue, so its pictures may begin and end at different times. A
     single thread does all the drawing. Other threads prepare requests and encode PNG files.
-    Requests with other LoRAs wait until the slots are empty.
+    Requests with another model or other LoRAs wait until the slots are empty.
 
     `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
-    The LoRAs in the folder `loras` are loaded when they are first asked for.
-    The embeddings in the folder `embeddings` are loaded as it changes.
     `live` says whether visitors get pictures while they type; "auto" measures that once it is open.
     """
 
@@ -90,10 +114,10 @@ class LocalGenerator(RequestLifecycle):
         bundled: bool = False,
         more_sizes: Sequence[tuple[int, int]] = (),
         reveal: bool = True,
-        loras: LoraFolder | None = None,
-        embeddings: EmbeddingFolder | None = None,
+        folders: Folders = NO_FOLDERS,
         live: LiveMode = "off",
     ) -> None:
+        loras, self._embeddings, self._models = folders
         model = replace(
             pipe.facts,
             bundled=bundled,
@@ -106,9 +130,8 @@ class LocalGenerator(RequestLifecycle):
         self._reveal = reveal
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
-        self._in_use = ""  # the LoRAs of pictures in slots
+        self._in_use = "", ""  # the model and the LoRAs of pictures in slots
         self._in_use_since = -math.inf
-        self._embeddings = embeddings
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
         self._live_failed_at = -math.inf
@@ -152,6 +175,9 @@ class LocalGenerator(RequestLifecycle):
         ]
         if folder := self._embeddings:
             looks = self._watch_folder("embeddings", folder.describe, RESCAN_S)
+            self._beside.append(asyncio.create_task(looks))
+        if models := self._models:
+            looks = self._watch_folder("models", models.describe, RESCAN_S)
             self._beside.append(asyncio.create_task(looks))
         if lists := self._pipe.wildcard_dir:
             looks = self._watch_folder("lists", partial(digest_of_lists, lists), LISTS_AGAIN_S)
@@ -200,17 +226,23 @@ class LocalGenerator(RequestLifecycle):
         return sum(each.in_slots for each in self._seated.values())
 
     def _suits(self, request: Request) -> bool:
-        return request.loras == self._in_use
+        return (request.model, request.loras) == self._in_use
 
     def _admissible(self, arranged: Iterable[Record]) -> Iterable[Record]:
         """Return the turns up to that of a request which must wait no longer for empty slots.
 
-        Pictures with one set of LoRAs fill the slots for a while before another set has its turn.
+        Pictures with one model and set of LoRAs fill the slots for a while before others have their
+        turn. The next model is read meanwhile.
         """
+        turns, (in_use, _) = [*arranged], self._in_use
+        models = (record.request.model for record in turns)
+        if (model := next((each for each in models if each != in_use), None)) is not None:
+            with suppress(InputError):  # it is not there any more
+                self._pipe.read_ahead(model)
         if self._is_full:
             return
         is_time = is_long_ago(self._in_use_since)
-        for record in arranged:
+        for record in turns:
             yield record
             if is_time and is_late(record) and not self._suits(record.request):
                 return
@@ -226,7 +258,8 @@ class LocalGenerator(RequestLifecycle):
         if not self._suits(record.request):
             if self._slots_in_use:
                 return False
-            self._in_use, self._in_use_since = record.request.loras, time.monotonic()
+            self._in_use = record.request.model, record.request.loras
+            self._in_use_since = time.monotonic()
         self._seated.setdefault(record.request.id, Seated()).take_turn()
         return True
 
@@ -517,6 +550,10 @@ def _error(request: Request, error: Exception) -> Error:
         case NotFiniteError():  # it would be the same on another instance
             log.warning("A request drew nothing: %s", error, extra=log_fields(request))
             return Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
+        case CheckpointError():
+            log.error("The model %r cannot be drawn with: %s", request.model, error)
+            params: dict[str, Param] = {"value": request.model}
+            return Error(ErrorKind.FAILED, Message(Code.UNREADABLE_MODEL, params))
     return _failed(request, error)
 
 

@@ -118,7 +118,7 @@ def _read(name: str, file: File) -> LoraFacts:
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s: %s cannot be read: %s", SETTING, file.path.name, error)
         header, digest = {}, ""
-    infos = [_json(file.beside[ending].path) for ending in _INFOS if ending in file.beside]
+    infos = _infos(file)
     return LoraFacts(
         name,
         title=_title(header, infos) or name,
@@ -126,6 +126,23 @@ def _read(name: str, file: File) -> LoraFacts:
         digest=digest,
         pictured=_picture_of(file) is not None,
     )
+
+
+def title_and_text(file: File) -> tuple[str, str]:
+    """Return the title that a file, or one beside it, gives it, and the text beside it.
+
+    Either is "" if there is none.
+    """
+    try:
+        header, _ = _header(file.path)
+    except (OSError, ValueError, RecursionError):
+        header = {}
+    noted = file.beside.get(_WORDS)
+    return _title(header, _infos(file)), _line(_text(noted.path) if noted else "")
+
+
+def _infos(file: File) -> list[dict[str, Any]]:
+    return [_json(file.beside[ending].path) for ending in _INFOS if ending in file.beside]
 
 
 def _header(path: Path) -> tuple[dict[str, Any], str]:

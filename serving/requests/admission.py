@@ -27,9 +27,11 @@ def expand(request: Request, facts: Facts) -> Request:
     A live one becomes the quickest that the model draws.
 
     Raises:
-        RequestError: if the model has no such recipe or draws no live pictures, or the request has
-            too many LoRAs.
+        RequestError: if there is no such model, if it has no such recipe or draws no live pictures,
+            or if the request has too many LoRAs.
     """
+    request = replace(request, model="" if request.model == facts.name else request.model)
+    facts = _facts_for(request, facts)
     if request.live:
         request = _as_live(request, facts)
     images = facts.images_per_request if request.images is None else request.images
@@ -47,9 +49,27 @@ def expand(request: Request, facts: Facts) -> Request:
         raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="loras") from error
 
 
+def _facts_for(request: Request, facts: Facts) -> Facts:
+    """Return the facts that hold for a request's model.
+
+    Raises:
+        RequestError: if there is no such model, or it cannot be used.
+    """
+    for model in facts.models:
+        if model.name == request.model and model.fault:
+            raise _wrong(Code.UNUSABLE_MODEL, "model", value=model.name, reason=model.fault)
+    try:
+        return facts.for_model(request.model)
+    except InputError as error:
+        known = list(facts.model_names)
+        wrong = _wrong(Code.UNKNOWN_CHOICE, "model", value=request.model, choices=known)
+        raise wrong from error
+
+
 def _as_live(request: Request, facts: Facts) -> Request:
     """Return a live request for a single picture by the quickest way that the model has."""
-    if not facts.live or facts.live_recipe is None:
+    # A change of the model takes too long for a picture while one types.
+    if request.model or not facts.live or facts.live_recipe is None:
         raise RequestError(Message(Code.NOT_LIVE), field="live")
     decoder = request.decoder if facts.tiny_vae is None else TINY
     return replace(request, images=1, recipe=facts.live_recipe, decoder=decoder)
@@ -61,7 +81,7 @@ def check_fields(request: Request, facts: Facts) -> None:
     Raises:
         RequestError: for the first field that cannot be used; the message says what would be right.
     """
-    images = request.images or 0
+    facts, images = _facts_for(request, facts), request.images or 0
     _check_range("images", images, 1, facts.images_per_request)
     for field in ("prompt", "negative_prompt"):
         _check_texts(field, getattr(request, field), images)

@@ -427,7 +427,9 @@ class RequestLifecycle(ABC):
 
     def _evaluations(self, record: Record) -> int:
         """Return how often the network is evaluated for each picture of a request."""
-        return record.request.evaluations(self.facts.scheduler)
+        request, facts = record.request, self.facts
+        own = (model.scheduler for model in facts.models if model.name == request.model)
+        return request.evaluations(next(own, facts.scheduler))
 
     def _observe_pace(self, record: Record, seconds: float) -> None:
         """Learn from a picture that was drawn to the end in this time.

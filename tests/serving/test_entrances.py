@@ -20,7 +20,7 @@ from pipeline.batch.command import run
 from pipeline.batch.prompts import read_batch
 from pipeline.request import SETTINGS, STRENGTH, GenerateRequest
 from pipeline.resolve import with_recipe
-from serving.generators.local import LocalGenerator
+from serving.generators.local import Folders, LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.http.a1111 import bodies
 from serving.metrics import Observer
@@ -125,7 +125,7 @@ def here(
     for name in pipe.loras:  # the server loads them itself
         pipe.unload_lora(name)
     observer = Observer()
-    generator = LocalGenerator(pipe, Limits(), observer, loras=LoraFolder(folder))
+    generator = LocalGenerator(pipe, Limits(), observer, folders=Folders(LoraFolder(folder)))
     with serve(a1111="on", generator=generator, observer=observer) as site:
         yield Here(site, generator, folder, drawn)
 

@@ -133,7 +133,7 @@ SETTINGS = {
     "sampler": Words("Sampler"),
     "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),
-    "model": Words("Modell"),
+    "model": Words("Modell", "Ein anderes zu laden dauert einen Moment."),
     "vae": Words("VAE"),
     "style": Words("Stil"),
     "several": Words("Ein Bild pro Zeile", "Jede Zeile des Prompts wird ein Bild."),
@@ -297,6 +297,11 @@ MESSAGES = {
     Code.UNKNOWN_LORA: "Das LoRA {value} gibt es hier nicht. Gesucht wurde in LORA_DIR.",
     Code.DOUBLED_LORA: "Mehrere Dateien in LORA_DIR heißen {value}: {files}",
     Code.UNUSABLE_LORA: "Das LoRA {value} passt nicht zu diesem Modell.",
+    Code.UNUSABLE_MODEL: "Das Modell {value} passt hier nicht: {reason}",
+    Code.UNREADABLE_MODEL: (
+        "Das Modell {value} lässt sich gerade nicht laden. Wähle ein anderes, oder versuche es "
+        "später noch einmal."
+    ),
     Code.TOO_MANY_LORAS: "{count} LoRAs sind zu viele. Möglich sind {limit}.",
     Code.TOO_MANY_TEXTS: (
         "Der Prompt ändert sich zu oft. Möglich sind {limit} verschiedene Texte: "

@@ -130,7 +130,7 @@ SETTINGS = {
     "sampler": Words("Sampler"),
     "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),
-    "model": Words("Model"),
+    "model": Words("Model", "Another one takes a moment to load."),
     "vae": Words("VAE"),
     "style": Words("Style"),
     "several": Words("One picture per line", "Each line of the prompt becomes a picture."),
@@ -245,6 +245,10 @@ MESSAGES = messages.ENGLISH | {
     Code.UNKNOWN_LORA: "There is no LoRA {value} here. It was looked for in LORA_DIR.",
     Code.DOUBLED_LORA: "Several files in LORA_DIR are named {value}: {files}",
     Code.UNUSABLE_LORA: "The LoRA {value} doesn’t fit this model.",
+    Code.UNUSABLE_MODEL: "The model {value} can’t be used here: {reason}",
+    Code.UNREADABLE_MODEL: (
+        "The model {value} can’t be read right now. Choose another one, or try again later."
+    ),
     Code.TOO_MANY_LORAS: "{count} LoRAs are too many. The limit is {limit}.",
     Code.TOO_MANY_TEXTS: (
         "The prompt changes too often. It can have {limit} different texts: "

@@ -137,7 +137,7 @@ SETTINGS = {
     "sampler": Words("Muestreador"),
     "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),
-    "model": Words("Modelo"),
+    "model": Words("Modelo", "Cargar otro tarda un momento."),
     "vae": Words("VAE"),
     "style": Words("Estilo"),
     "several": Words("Una imagen por línea", "Cada línea del prompt da una imagen."),
@@ -294,6 +294,10 @@ MESSAGES = {
     Code.UNKNOWN_LORA: "El LoRA {value} no está aquí. Se buscó en LORA_DIR.",
     Code.DOUBLED_LORA: "Varios archivos de LORA_DIR se llaman {value}: {files}",
     Code.UNUSABLE_LORA: "El LoRA {value} no sirve para este modelo.",
+    Code.UNUSABLE_MODEL: "El modelo {value} no sirve aquí: {reason}",
+    Code.UNREADABLE_MODEL: (
+        "El modelo {value} no se puede leer ahora. Elige otro o vuelve a intentarlo más tarde."
+    ),
     Code.TOO_MANY_LORAS: "{count} LoRA son demasiados. El máximo es {limit}.",
     Code.TOO_MANY_TEXTS: (
         "El prompt cambia demasiado. Puede tener {limit} textos distintos: "

@@ -142,7 +142,7 @@ SETTINGS = {
     "sampler": Words("Échantillonneur"),
     "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),
-    "model": Words("Modèle"),
+    "model": Words("Modèle", "En charger un autre prend un moment."),
     "vae": Words("VAE"),
     "style": Words("Style"),
     "several": Words("Une image par ligne", "Chaque ligne du prompt donne une image."),
@@ -305,6 +305,11 @@ MESSAGES = {
     Code.UNKNOWN_LORA: "Le LoRA {value} n’est pas ici. Il a été cherché dans LORA_DIR.",
     Code.DOUBLED_LORA: "Plusieurs fichiers de LORA_DIR s’appellent {value} : {files}",
     Code.UNUSABLE_LORA: "Le LoRA {value} ne convient pas à ce modèle.",
+    Code.UNUSABLE_MODEL: "Le modèle {value} ne convient pas ici : {reason}",
+    Code.UNREADABLE_MODEL: (
+        "Le modèle {value} est illisible pour le moment. Choisissez-en un autre, ou réessayez plus "
+        "tard."
+    ),
     Code.TOO_MANY_LORAS: "{count} LoRA, c’est trop. Le maximum est de {limit}.",
     Code.TOO_MANY_TEXTS: (
         "Le prompt change trop souvent. Il peut avoir {limit} textes différents : "

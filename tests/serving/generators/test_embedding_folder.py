@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from pipeline import SDXLPipeline
 from serving.generator import Image, Request
 from serving.generators.embedding_folder import EmbeddingFolder
-from serving.generators.local import LocalGenerator
+from serving.generators.local import Folders, LocalGenerator
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
@@ -122,7 +122,7 @@ def test_a_generator_looks_at_the_folder(pipe: SDXLPipeline, tmp_path: Path) -> 
     folder = EmbeddingFolder(pipe, tmp_path, clock=lambda: now[0])
 
     async def use() -> list[Image]:
-        generator = LocalGenerator(pipe, Limits(), Observer(), embeddings=folder)
+        generator = LocalGenerator(pipe, Limits(), Observer(), folders=Folders(embeddings=folder))
         try:
             save(pipe, tmp_path / "style.safetensors", count=20)
             now[0] += 10

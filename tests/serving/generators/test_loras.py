@@ -13,7 +13,7 @@ from pipeline import Cancelled, DeviceError
 from serving.generator import Done, Error, Request, RequestError
 from serving.generators import loaded_loras
 from serving.generators.loaded_loras import LoadedLoras
-from serving.generators.local import LocalGenerator
+from serving.generators.local import Folders, LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.messages import Code, Message
 from serving.metrics import Observer
@@ -52,7 +52,7 @@ def run(folder: Path, test: Test, *, held: bool = False) -> None:
             pipe.as_pipeline(),
             Limits(),
             Observer(),
-            loras=LoraFolder(folder),
+            folders=Folders(LoraFolder(folder)),
         )
         await generator.open()
         async with closing(generator, pipe):

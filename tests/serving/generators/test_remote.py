@@ -34,7 +34,7 @@ from serving import waiting
 from serving.generator import Done, ErrorKind, Image, Load, Request, RequestError
 from serving.generators import client as generator_client
 from serving.generators import local, remote
-from serving.generators.local import LocalGenerator
+from serving.generators.local import Folders, LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.generators.remote import RemoteGenerator
 from serving.http.events import HOP_HEADER
@@ -554,7 +554,9 @@ def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
         os.utime(folder / f"{name}.safetensors", (0, 0))  # it is not written to any more
     Picture.new("RGB", (9, 9)).save(folder / "a.png")
     pipe = FakePipeline()
-    having = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), loras=LoraFolder(folder))
+    having = LocalGenerator(
+        pipe.as_pipeline(), Limits(), Observer(), folders=Folders(LoraFolder(folder))
+    )
 
     def offered(front: Site) -> list[str]:
         return [each["name"] for each in httpx.get(f"{front.url}/v1/model").json()["loras"]]
@@ -643,7 +645,7 @@ def test_a_live_picture_of_an_instance(tmp_path: Path):
     os.utime(file, (0, 0))  # it is not written to any more
     pipe = FakePipeline()
     drawing = LocalGenerator(
-        pipe.as_pipeline(), Limits(), Observer(), loras=LoraFolder(tmp_path), live="on"
+        pipe.as_pipeline(), Limits(), Observer(), folders=Folders(LoraFolder(tmp_path)), live="on"
     )
     with serve(generator=drawing) as site, front_of(site.url) as front:
         wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["live"])

@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 
 from pipeline import BUNDLED, metadata
 from serving.generators.embedding_folder import EmbeddingFolder
-from serving.generators.local import LocalGenerator
+from serving.generators.local import Folders, LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.http import limits
 from serving.http.a1111 import bodies, listings, requests
@@ -472,7 +472,7 @@ def test_embeddings(tmp_path: Path):
     save_embedding(pipe, tmp_path / "style.safetensors", count=3)
     os.utime(tmp_path / "style.safetensors", (0, 0))  # long complete
     folder = EmbeddingFolder(pipe, tmp_path)
-    generator = LocalGenerator(pipe, Limits(), observer, embeddings=folder)
+    generator = LocalGenerator(pipe, Limits(), observer, folders=Folders(embeddings=folder))
     width = sum(encoder.hidden_size for encoder in pipe._config.text_encoders.values())
     with serve(a1111="keys", generator=generator, observer=observer) as site:
         wait_until(lambda: generator.facts.embeddings)
@@ -489,7 +489,7 @@ def test_embeddings(tmp_path: Path):
 def test_loras():
     observer, pipe = Observer(), FakePipeline()
     folder = LoraFolder(BUNDLED / "loras")
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), observer, loras=folder)
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), observer, folders=Folders(folder))
     with serve(a1111="keys", generator=generator, observer=observer) as site:
         loras = client_of(site).get_loras()
         assert [each["name"] for each in loras] == ["dusk", "glow", "miniature-quick"]

@@ -1,0 +1,78 @@
+"""The models of a folder that may change while the server runs."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline.checkpoints.folder import INDEX
+from pipeline.facts import ModelFacts
+from pipeline.text.loras import is_lora_name
+from serving.folders import File, Folder, Listing
+from serving.generators.lora_folder import BESIDE, title_and_text
+
+log = logging.getLogger(__name__)
+
+SETTING = "MODEL_DIR"
+
+
+class ModelFolder:
+    """A folder with checkpoints: single files, and folders in diffusers' layout.
+
+    Each is added to the pipeline as it comes, from its header alone, and removed when it has gone
+    or changed. One that cannot be used is listed with the reason. Any thread may call its methods.
+    `clock` is that of `Folder`.
+    """
+
+    def __init__(
+        self, pipe: SDXLPipeline, path: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._pipe = pipe
+        self._folder = Folder(path, SETTING, is_lora_name, BESIDE, clock, INDEX)
+        self._lock = Lock()
+        self._listing = Listing()
+        self._models: dict[str, tuple[File, ModelFacts]] = {}
+
+    def describe(self) -> tuple[ModelFacts, ...]:
+        """Return descriptions of the models, sorted by name; those that can be used are added."""
+        with self._lock:
+            listing = self._folder.look()
+            if listing is not self._listing:
+                self._listing = listing
+                for name, (file, facts) in list(self._models.items()):
+                    if listing.files.get(name) != file:
+                        self._forget(name, facts)
+                for name, file in listing.files.items():
+                    if name not in self._models:
+                        self._models[name] = file, self._add(name, file)
+            models = [facts for _, facts in self._models.values()]
+        doubled = (
+            ModelFacts(name=name, fault=f"several files have this name: {', '.join(paths)}")
+            for name, paths in listing.doubled.items()
+        )
+        return tuple(sorted([*models, *doubled], key=lambda model: model.name))
+
+    def _forget(self, name: str, facts: ModelFacts) -> None:
+        del self._models[name]
+        if not facts.fault:
+            self._pipe.remove_model(name)
+
+    def _add(self, name: str, file: File) -> ModelFacts:
+        title, text = title_and_text(file)
+        try:
+            self._pipe.add_model(file.path, name)
+        except Exception as error:  # the file may hold anything
+            log.warning("%s: %s cannot be used: %s", SETTING, name, error)
+            return ModelFacts(name=name, title=title, text=text, fault=_reason(error, file.path))
+        facts = next(model for model in self._pipe.facts.models if model.name == name)
+        return replace(facts, title=title, text=text)
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Return why a file cannot be used; the server's folders are none of the clients' business."""
+    if not isinstance(error, CheckpointError | InputError):
+        return "its file cannot be read"
+    return str(error).removeprefix(f"{path}: ").replace(f"{path.parent}/", "")

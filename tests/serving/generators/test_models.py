@@ -1,0 +1,192 @@
+"""Models of a folder in the local generator: listing, drawing in turns, and files that fail."""
+
+import asyncio
+import io
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from safetensors.numpy import save_file
+
+from pipeline import SDXLPipeline
+from serving.generator import Done, Error, ErrorKind, Request, RequestError
+from serving.generator import Image as Finished
+from serving.generators.local import Folders, LocalGenerator
+from serving.generators.model_folder import ModelFolder
+from serving.messages import Code
+from serving.metrics import Observer
+from serving.requests.registry import Limits
+from tests.checkpoints import EXECUTABLES, PLAIN, SMALLEST, CompilationCount
+from tests.pipeline.test_models import make_model
+from tests.serving.generators.test_local import ending, until
+
+Test = Callable[[LocalGenerator], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.folders.SETTLED_S", 0.0)
+    monkeypatch.setattr("serving.folders.RESCAN_S", 0.0)
+    monkeypatch.setattr("serving.generators.local.RESCAN_S", 0.001)
+
+
+@pytest.fixture(scope="module")
+def shared() -> SDXLPipeline:
+    return SDXLPipeline.from_pretrained(
+        SMALLEST, devices=jax.devices()[:1], images_per_request=2, cache_dir=EXECUTABLES
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in "bc":
+        made = make_model(tmp_path / f"made {name}", "unet", *("vae",) * (name == "c"))
+        (tmp_path / "models").mkdir(exist_ok=True)
+        made.rename(tmp_path / "models" / name)
+    return tmp_path / "models"
+
+
+def run(pipe: SDXLPipeline, folder: Path, test: Test) -> None:
+    async def whole() -> None:
+        generator = LocalGenerator(
+            pipe, Limits(), Observer(), folders=Folders(models=ModelFolder(pipe, folder))
+        )
+        await generator.open()
+        try:
+            await test(generator)
+        finally:
+            await generator.close(0)
+
+    try:
+        asyncio.run(whole())
+    finally:
+        for model in pipe.facts.models:
+            pipe.remove_model(model.name)
+
+
+def request(model: str, seed: int = 1, **values: Any) -> Request:
+    return Request(
+        "a star", None, seed=seed, num_inference_steps=2, images=1, model=model, **values
+    )
+
+
+async def draw(generator: LocalGenerator, asked: Request) -> list:
+    await generator.submit(asked)
+    return [event async for event in generator.events(asked.id)]
+
+
+def pixels(events: list) -> list[bytes]:
+    pngs = [event.png for event in events if isinstance(event, Finished)]
+    return [Pillow.open(io.BytesIO(png)).tobytes() for png in pngs]
+
+
+async def listed(generator: LocalGenerator, *names: str) -> None:
+    await until(lambda: [model.name for model in generator.facts.models] == [*names])
+
+
+def test_requests_for_several_models_in_turns(shared: SDXLPipeline, folder: Path) -> None:
+    async def test(generator: LocalGenerator) -> None:
+        await listed(generator, "b", "c")
+        assert generator.facts.model_names == ("checkpoint", "b", "c")
+        alone = {name: pixels(await draw(generator, request(name))) for name in ("", "b", "c")}
+        assert len({*map(tuple, alone.values())}) == 3
+        with CompilationCount() as count:
+            many = [
+                request(name, visitor=f"{name}{i}", address=f"{name}{i}")
+                for i in range(4)
+                for name in ("", "b", "c", "checkpoint")
+            ]
+            drawn = await asyncio.gather(*(draw(generator, each) for each in many))
+        assert count.value == 0
+        for each, events in zip(many, drawn, strict=True):
+            assert isinstance(ending(events), Done)
+            assert pixels(events) == alone["" if each.model == "checkpoint" else each.model]
+
+    run(shared, folder, test)
+
+
+def test_models_come_and_go(shared: SDXLPipeline, folder: Path) -> None:
+    async def test(generator: LocalGenerator) -> None:
+        await listed(generator, "b", "c")
+        before = pixels(await draw(generator, request("b")))
+        shutil.rmtree(folder / "b")
+        await listed(generator, "c")
+        with pytest.raises(RequestError) as refused:
+            await draw(generator, request("b"))
+        assert refused.value.message.code is Code.UNKNOWN_CHOICE
+        shutil.copytree(folder / "c", folder / "b")
+        await listed(generator, "b", "c")
+        after, of_c = [pixels(await draw(generator, request(name))) for name in "bc"]
+        assert before != after == of_c
+
+    run(shared, folder, test)
+
+
+def test_what_cannot_be_used_is_listed_with_the_reason(shared: SDXLPipeline, folder: Path) -> None:
+    shutil.rmtree(folder / "b")
+    shutil.copytree(PLAIN, folder / "other")
+    save_file({"x": np.zeros(2, np.float32)}, folder / "odd.safetensors")
+    whole = (folder / "odd.safetensors").read_bytes()
+    (folder / "cut.safetensors").write_bytes(whole[:-1])  # it may still grow
+    (folder / "odd.txt").write_text("Found in the attic.\n")
+
+    async def test(generator: LocalGenerator) -> None:
+        await listed(generator, "c", "odd", "other")
+        _, odd, other = generator.facts.models
+        assert odd.fault.startswith("unknown contents (first tensor: x)")
+        assert odd.text == "Found in the attic."
+        assert "the programs of checkpoint cannot draw with it, because its" in other.fault
+        assert not any(str(folder) in model.fault for model in generator.facts.models)
+        with pytest.raises(RequestError) as refused:
+            await draw(generator, request("odd"))
+        assert refused.value.message.code is Code.UNUSABLE_MODEL
+        assert isinstance(ending(await draw(generator, request("c"))), Done)
+
+    run(shared, folder, test)
+
+
+def test_a_file_that_is_cut_while_it_waits_fails_alone(
+    shared: SDXLPipeline, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.generators.local.RESCAN_S", 3600)  # one look at the folder
+
+    async def test(generator: LocalGenerator) -> None:
+        await listed(generator, "b", "c")
+        [file] = (folder / "b" / "unet").glob("*.safetensors")
+        file.write_bytes(file.read_bytes()[:-9])
+        asked = [request(name, seed) for seed in range(2) for name in ("c", "b", "")]
+        drawn = await asyncio.gather(*(draw(generator, each) for each in asked))
+        for each, events in zip(asked, drawn, strict=True):
+            last = ending(events)
+            if each.model != "b":
+                assert isinstance(last, Done)
+                continue
+            assert isinstance(last, Error)
+            assert last.kind is ErrorKind.FAILED
+            assert str(last.message).startswith("the model b cannot be read at the moment; choose")
+
+    run(shared, folder, test)
+
+
+def test_a_model_does_not_wait_for_ever(shared: SDXLPipeline, folder: Path) -> None:
+    """Requests for another model get their turn among many for the one in the slots."""
+
+    async def test(generator: LocalGenerator) -> None:
+        await listed(generator, "b", "c")
+        order: list[str] = []
+
+        async def one(asked: Request) -> None:
+            assert isinstance(ending(await draw(generator, asked)), Done)
+            order.append(asked.model)
+
+        crowd = [request("", i, visitor="many", address="many") for i in range(12)]
+        waits = request("b", visitor="one", address="one")
+        await asyncio.gather(*map(one, (*crowd, waits)))
+        assert sorted(order) == [*[""] * 12, "b"]
+
+    run(shared, folder, test)
