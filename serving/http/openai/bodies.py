@@ -1,5 +1,6 @@
 """Bodies of calls of the OpenAI API."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
@@ -57,7 +58,7 @@ class ImagesBody(Lenient, schemas.Body):
         0, ge=0, le=3, description="Number of previews to send; needs `stream`."
     )
     model: str | None = Field(
-        None, max_length=200, description="Ignored; the served model is used."
+        None, max_length=200, description="One of `/v1/models`; another name is ignored."
     )
     complexity: Ignored = None
     frame_count: Ignored = None
@@ -122,10 +123,10 @@ class EditBody(VariationBody):
 HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annotation is Any]
 
 
-def ignored(body: ImagesBody, model: str) -> list[str]:
+def ignored(body: ImagesBody, models: Collection[str]) -> list[str]:
     """Return the names of the parameters that change nothing, for the log."""
     names = [name for name in HINTS if getattr(body, name)]
-    if body.model not in (None, model):
+    if body.model not in (None, *models):
         names.append("model")
     if body.output_compression is not None and body.output_format in (None, "png"):
         names.append("output_compression")

@@ -40,14 +40,17 @@ class ImageCalls:
 
     def request(self, body: ImagesBody, sender: HttpRequest) -> Request:
         """Return the request of a body, for all its pictures."""
-        return schemas.to_request(
+        facts = self._generator.facts
+        known = body.model if body.model in facts.model_names else ""
+        request = schemas.to_request(
             body,
-            self._generator.facts,
+            facts,
             visitor=self._keys.visitor(sender),
             address=address_of(sender),
             size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
             previews=bool(body.stream and body.partial_images),
         )
+        return replace(request, model=known)  # clients send the names of OpenAI's models
 
     async def from_picture(self, body: VariationBody, sender: HttpRequest) -> Request:
         """Return the request of a body with a picture, for all its pictures.
@@ -74,7 +77,7 @@ class ImageCalls:
         generator = self._generator
         model = generator.facts
         parts = list(parts_of(request, body.n or 1, model.images_per_request))
-        if names := ignored(body, model.name):
+        if names := ignored(body, model.model_names):
             log.info(
                 "Ignored in an OpenAI request: %s", ", ".join(names), extra=log_fields(parts[0])
             )

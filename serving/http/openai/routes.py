@@ -10,7 +10,6 @@ from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
-from pipeline.facts import Facts
 from serving.generator import ErrorKind, Generator, RequestError
 from serving.http import bodies
 from serving.http.auth import ApiKeys
@@ -75,22 +74,23 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
     @routes.get("/models")
     async def models() -> dict[str, Any]:
-        """List the model that is served."""
-        return {"object": "list", "data": [_describe_model(generator.facts, started_at)]}
+        """List the models that requests can name, the default one first."""
+        names = generator.facts.model_names
+        return {"object": "list", "data": [_describe_model(name, started_at) for name in names]}
 
     @routes.get("/models/{model:path}")  # the name of a model on the Hub has a slash
     async def one_model(model: str) -> dict[str, Any]:
-        """Describe the model that is served."""
-        if model != generator.facts.name:
-            params = {"field": "model", "value": model, "choices": [generator.facts.name]}
+        """Describe a model that requests can name."""
+        if model not in generator.facts.model_names:
+            params = {"field": "model", "value": model, "choices": [*generator.facts.model_names]}
             message = Message(Code.UNKNOWN_CHOICE, params)
             raise RequestError(message, ErrorKind.UNKNOWN, field="model")
-        return _describe_model(generator.facts, started_at)
+        return _describe_model(model, started_at)
 
     return routes
 
 
-def _describe_model(facts: Facts, started_at: int) -> dict[str, Any]:
-    owner, slash, _ = facts.name.partition("/")
+def _describe_model(name: str, started_at: int) -> dict[str, Any]:
+    owner, slash, _ = name.partition("/")
     owned_by = owner if slash else "local"
-    return {"id": facts.name, "object": "model", "created": started_at, "owned_by": owned_by}
+    return {"id": name, "object": "model", "created": started_at, "owned_by": owned_by}
