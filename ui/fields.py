@@ -29,6 +29,7 @@ class Field:
 
 # In the order of the page.
 FIELDS: Mapping[str, Field] = {
+    "model": Field(),
     "guidance_scale": Field(high=20, step=0.5),
     "guidance_until": Field(step=0.05, in_per_cent=True),
     "guidance_rescale": Field(step=0.05),

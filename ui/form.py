@@ -29,6 +29,7 @@ from pipeline.schedulers.recipes import RECIPE_SETS
 from pipeline.setting_kinds import (
     Choice,
     Loras,
+    Named,
     Number,
     OwnNumber,
     Seed,
@@ -256,6 +257,9 @@ def _choices(setting: Choice, facts: Facts) -> list[tuple[str, str]]:
     texts = [(setting.texts.get(name, name), name) for name in setting.choices]
     if setting.default:
         return texts
+    if isinstance(setting, Named):
+        titles = {model.name: model.title for model in facts.models}
+        return [(facts.name, ""), *((titles[name] or name, name) for name in setting.choices[1:])]
     own = setting.in_text(facts.scheduler) if setting.name == "scheduler" else ""
     return [(i18n.automatic(own), ""), *texts]
 
@@ -286,8 +290,9 @@ def hide_unused(form: Form) -> None:
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
     """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice.
 
-    The recipes and the LoRAs are those that are there when the page is opened. Only choices that
-    are not those of the layout are sent.
+    The models, the recipes and the LoRAs are those that are there when the page is opened. Only
+    choices that are not those of the layout are sent. The choice of a model sets its own steps and
+    guidance scale.
     """
     laid_out = generator.facts
 
@@ -300,14 +305,25 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
 
     def opened() -> tuple[Any, ...]:
         model = generator.facts
+        choice, names = gr.skip(), SETTINGS["model"].for_model(model)
+        if model.models != laid_out.models:
+            choices = _choices(cast(Named, names), model)
+            choice = gr.Dropdown(choices=choices, visible=len(choices) > 1)
         if model.loras == laid_out.loras:
-            return *sizes(), gr.skip(), gr.skip()
+            return *sizes(), choice, gr.skip(), gr.skip()
         recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
-        return *sizes(), recipe, looks.offered(model)
+        return *sizes(), choice, recipe, looks.offered(model)
+
+    def usual(name: str) -> tuple[int, float]:
+        own = generator.facts.for_known(name)
+        return own.num_inference_steps, own.guidance_scale
 
     shown = [form.parts["size"], form.timer, chip]
     form.timer.tick(sizes, None, shown, **AT_ONCE)
-    page.load(opened, None, [*shown, form.parts["recipe"], form.parts["loras"]], **AT_ONCE)
+    more = [form.parts[name] for name in ("model", "recipe", "loras")]
+    page.load(opened, None, [*shown, *more], **AT_ONCE)
+    usual_of = [form.parts[name] for name in ("steps", "guidance_scale")]
+    form.parts["model"].input(usual, form.parts["model"], usual_of, **AT_ONCE)
 
 
 def _sizes(facts: Facts) -> list[tuple[str, str]]:
@@ -567,7 +583,7 @@ def as_fields(
     notes: list[str] = []
     if typed is not None:
         found = settings.as_typed(found, typed)
-    found = _with_scheduler_here(found, facts, notes)
+    found = _with_scheduler_here(found, facts.for_known(found.model or ""), notes)
     numbers = {setting.link: _within(setting, found, facts, notes) for setting in VALUES}
     if read_as_plain(found.prompt, found.negative_prompt):
         numbers["prompt_syntax"] = _DEFAULTS["prompt_syntax"]
@@ -588,6 +604,8 @@ def _within(setting: Setting, found: Settings, facts: Facts, notes: list[str]) -
     here, value = setting.for_model(facts), getattr(found, setting.name)
     if isinstance(here, Loras):
         return _loras_here(here, value, facts, notes)
+    if isinstance(here, Named):
+        return value if value in here.choices[1:] else here.default
     if value is None or value != value:  # NaN
         return here.default
     is_missing = isinstance(here, OwnNumber) and here.is_missing
@@ -657,7 +675,7 @@ def _differences(found: Settings, facts: Facts) -> Sequence[str]:
         notes.append(i18n.other_size(*size, facts))
     if found.strength is not None:
         notes.append(i18n.PICTURE_NEEDED)
-    if found.model and found.model != facts.name:
+    if found.model and found.model not in facts.model_names:
         notes.append(i18n.other_model(found.model, facts))
     # Settings from elsewhere that name no VAE may have been drawn with any.
     if found.vae != facts.vae and (found.vae or found.model == facts.name):

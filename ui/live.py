@@ -24,7 +24,7 @@ from ui.styles import Style, styles_for
 
 PATH = "/live"
 # The fields that a live picture depends on; steps, scheduler and guidance are those of its recipe.
-FIELDS = ("style", "size", "seed", "loras", "prompt_syntax")
+FIELDS = ("style", "size", "seed", "loras", "prompt_syntax", "model")
 _MAX_SESSION = 64
 _NOTHING = 204  # the status of an answer without a picture
 

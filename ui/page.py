@@ -53,7 +53,7 @@ _LICENCES = {
 # Names of the published model: on the Hub, and in a local folder.
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 # All other fields are for experts.
-_ADVANCED = ("recipe", "negative_prompt", "prompt_syntax", "guidance_scale", "steps")
+_ADVANCED = ("recipe", "negative_prompt", "model", "prompt_syntax", "guidance_scale", "steps")
 
 # Runs when the events of a request end. If they broke off, the strip still shows the request as
 # running: it is resumed, and Stop stays in place of Generate.

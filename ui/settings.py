@@ -23,17 +23,18 @@ def of_image(image: Image) -> Settings:
 
 def of_request(request: Request, index: int, facts: Facts) -> Settings:
     """Return the settings of a request's picture that is not finished."""
+    facts = facts.for_known(request.model)
     if request.recipe in facts.recipe_names:  # its LoRA may be gone by now
         request = with_recipe(request, facts.recipes)
     values = request.of_picture(index) | _drawn_with(request, facts)
+    drawn = effective({each.name: values[each.name] for each in VALUES})
     width, height = request.size or facts.sizes[0]
     return Settings(
         prompt=values["prompt"],
         negative_prompt=values["negative_prompt"] or "",
-        **effective({each.name: values[each.name] for each in VALUES}),
+        **drawn | {"model": request.model or facts.name},
         width=width,
         height=height,
-        model=facts.name,
         vae=facts.vae,
         unet=facts.unet,
         refiner=None if values["denoising_end"] == 1 else facts.refiner,
