@@ -90,8 +90,8 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder for the files; default: the current one",
     )
-    add("--model", help="folder, Hub id or .safetensors file; default: SDXL base 1.0 on an"
-        " accelerator, else the bundled miniature")  # fmt: skip
+    add("--model", dest="model_id", metavar="MODEL", help="folder, Hub id or .safetensors file;"
+        " default: SDXL base 1.0 on an accelerator, else the bundled miniature")  # fmt: skip
     add("--vae", help="folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own")
     add("--tiny-vae", metavar="VAE", help="folder, Hub id or .safetensors file of a tiny VAE, such"
         " as madebyollin/taesdxl, for --decoder; default: none")  # fmt: skip
@@ -109,6 +109,9 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
+    add("--add-model", action="append", default=[], metavar="MODEL", help="another model of"
+        " the same shapes, for --checkpoint to name by the name of its folder or file; may be given"
+        " several times")  # fmt: skip
     add("--lora", action="append", default=[], metavar="FILE", help="a LoRA for --loras to name by"
         " the file's name without its suffix, or owner/name/file.safetensors on the Hub; may be"
         " given several times")  # fmt: skip
@@ -157,7 +160,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     check_count("images_per_request", options.images, 1, MAX_IMAGES)
     cores_as_devices(options.images)
     checked = options.safety_checker == "yes"
-    model, revision = choose_model(options.model, options.revision)
+    model, revision = choose_model(options.model_id, options.revision)
     reader = FamilyReader(None, checked, tiny_vae=fetch_tiny_vae(options.tiny_vae))
     found = fetch(model, revision, reader, weights=False)
     config = found.config
@@ -211,7 +214,7 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
     from pipeline.runtime.mesh import cores_as_devices
 
     cores_as_devices(options.images)
-    model, revision = choose_model(options.model, options.revision)
+    model, revision = choose_model(options.model_id, options.revision)
     pipe = SDXLPipeline.from_pretrained(
         model,
         revision,
@@ -233,6 +236,8 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         quantization=options.quantization,
         wildcard_dir=options.wildcard_dir,
     )
+    for source in options.add_model:
+        pipe.add_model(source)
     for source in options.lora:
         pipe.load_lora(source)
     return pipe
@@ -295,8 +300,8 @@ def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
     batch = read_batch(options.prompts, given, options.image, options.mask)
     _make_folder(options.out)
     scheduler = check_request(GenerateRequest("", **given), 1).scheduler
-    names = "model", "vae", "unet", "tiny_vae", "refiner"
-    networks = {name: getattr(options, name) for name in names}
+    names = "vae", "unet", "tiny_vae", "refiner"
+    networks = {"model": options.model_id} | {name: getattr(options, name) for name in names}
     return run(batch, options.out, lambda: _load(options, scheduler), networks)
 
 

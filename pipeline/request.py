@@ -274,7 +274,7 @@ class GenerateRequest:
     model: str = _declare(
         Named(
             model_choices="model_names",
-            description="The model to draw with, one of those in `/v1/models`.",
+            description="The name of the model to draw with.",
             flag="checkpoint",
             optional=True,
         )

@@ -319,7 +319,7 @@ class Named(Choice):
 
     @property
     def absent_note(self) -> str:
-        return "The server's own if None."
+        return "The first one if None."
 
     @property
     def help(self) -> str:

@@ -79,6 +79,7 @@ def _identity(pipe: SDXLPipeline, given: Mapping[str, str | None]) -> dict[str, 
     """Return all that decides about pictures beside their requests, for the journal."""
     paths = {name: Path(value) for name, value in given.items() if value is not None}
     facts = pipe.facts
+    models = {model.name: model.digest for model in facts.models}
     return {
         "model": [facts.name, facts.revision],
         "networks": [facts.vae, facts.unet, facts.tiny_vae, facts.refiner],
@@ -88,6 +89,7 @@ def _identity(pipe: SDXLPipeline, given: Mapping[str, str | None]) -> dict[str, 
         "safety checker": facts.safety_checker,
         "LoRAs": {name: info.digest for name, info in sorted(pipe.loras.items())},
         "version": facts.version,
+        **({"models": models} if models else {}),
     }
 
 

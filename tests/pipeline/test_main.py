@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -164,6 +165,19 @@ def test_loras(tmp_path: Path, run: Callable[..., tuple]) -> None:
     )
     status, _, messages = run("a star", "--loras", "pixel:5")
     assert (status, messages.startswith("error: loras is 'pixel:5'; expected up to 8")) == (2, True)
+
+
+@pytest.mark.slow
+def test_models(tmp_path: Path, run: Callable[..., tuple]) -> None:
+    other = shutil.copytree(SMALLEST, tmp_path / "other")
+    status, _, _ = run("a star", "--add-model", str(other), "--checkpoint", "other")
+    assert status == 0
+    assert settings(tmp_path / "out/0.png").model == "other"
+    status, _, messages = run("a star", "--checkpoint", "other")
+    assert (status, messages.strip()) == (
+        2,
+        "error: model is 'other'; expected one of 'checkpoint'",
+    )
 
 
 @pytest.mark.parametrize("wanted", ["yes", "no"])
