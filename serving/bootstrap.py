@@ -118,7 +118,7 @@ def local_generator(
         folders=Folders(
             LoraFolder(lora_dir) if lora_dir else None,
             EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
-            ModelFolder(pipe, chosen.model_dir) if chosen.model_dir else None,
+            ModelFolder(pipe, chosen.model_dir, chosen.cache_dir) if chosen.model_dir else None,
         ),
         live=chosen.live,
     )

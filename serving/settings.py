@@ -198,6 +198,7 @@ class Options(BaseSettings):
         "change of the model does not wait for the disk.",
         default_text="half of what is free",
         ge=0,
+        le=2**50,
     )
     embedding_dir: Path | None = _setting(
         None,

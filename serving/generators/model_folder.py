@@ -1,8 +1,6 @@
 """The models of a folder that may change while the server runs."""
 
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -12,6 +10,7 @@ from pipeline.checkpoints.folder import INDEX
 from pipeline.facts import ModelFacts
 from pipeline.text.loras import is_lora_name
 from serving.folders import File, Folder, Listing
+from serving.generators.hashes import Hashes
 from serving.generators.lora_folder import BESIDE, title_and_text
 
 log = logging.getLogger(__name__)
@@ -24,14 +23,13 @@ class ModelFolder:
 
     Each is added to the pipeline as it comes, from its header alone, and removed when it has gone
     or changed. One that cannot be used is listed with the reason. Any thread may call its methods.
-    `clock` is that of `Folder`.
+    `cache_dir` keeps the hashes of single files.
     """
 
-    def __init__(
-        self, pipe: SDXLPipeline, path: Path, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, pipe: SDXLPipeline, path: Path, cache_dir: Path | None = None) -> None:
         self._pipe = pipe
-        self._folder = Folder(path, SETTING, is_lora_name, BESIDE, clock, INDEX)
+        self._folder = Folder(path, SETTING, is_lora_name, BESIDE, index=INDEX)
+        self._hashes = Hashes(None if cache_dir is None else cache_dir / "model_hashes.json")
         self._lock = Lock()
         self._listing = Listing()
         self._models: dict[str, tuple[File, ModelFacts]] = {}
@@ -48,7 +46,10 @@ class ModelFolder:
                 for name, file in listing.files.items():
                     if name not in self._models:
                         self._models[name] = file, self._add(name, file)
-            models = [facts for _, facts in self._models.values()]
+            models = [
+                facts if file.path.is_dir() else replace(facts, hash=self._hashes.of(file))
+                for file, facts in self._models.values()
+            ]
         doubled = (
             ModelFacts(name=name, fault=f"several files have this name: {', '.join(paths)}")
             for name, paths in listing.doubled.items()

@@ -1,6 +1,7 @@
 """Models that share the compiled programs: the bits of each, nothing compiled, no half of one."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,24 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
+from pipeline.request import GenerateRequest
 from pipeline.runtime import models
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.models import Model
 from tests.checkpoints import (
     EXECUTABLES,
+    GOLDEN,
     PLAIN,
     SMALLEST,
     CompilationCount,
     change_json,
     copy_checkpoint,
+    shared_pipeline,
 )
 from tests.single_files import thin_file, thin_folder, write_weights
 from tools.adapter_files import draw_adapter, write_adapter
 
+REFINER = GOLDEN / "refiner/checkpoint"
 NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
 
 
@@ -38,10 +43,10 @@ def start(checkpoint: Path, **options: Any) -> SDXLPipeline:
     )
 
 
-def make_model(folder: Path, *changed: str, **scheduler: Any) -> Path:
-    """Return a copy of the smallest checkpoint with other weights in some networks."""
+def make_model(folder: Path, *changed: str, source: Path = SMALLEST, **scheduler: Any) -> Path:
+    """Return a copy of a checkpoint with other weights in some networks."""
     folder.mkdir()
-    made = copy_checkpoint(folder)
+    made = copy_checkpoint(folder, source)
     for network in changed:
         [file] = (made / network).glob("*.safetensors")
         tensors = load_file(file)
@@ -282,6 +287,60 @@ def test_a_single_file_takes_the_place_of_a_folder(tmp_path: Path) -> None:
     assert count.value == 0
     np.testing.assert_array_equal(of_b, alone)
     np.testing.assert_array_equal(again, before)
+
+
+def test_the_refiner_follows_the_model(tmp_path: Path) -> None:
+    """Its text encoder and its VAE are those of the model; its UNet stays."""
+    options: dict[str, Any] = {"refiner": REFINER, "images_per_request": 1}
+    pipe = start(PLAIN, **options)
+    other = make_model(tmp_path / "b", *NETWORKS, source=PLAIN)
+    given: dict[str, Any] = {"num_inference_steps": 5, "output_type": "np", "denoising_end": 0.6}
+
+    def refined(pipe: SDXLPipeline, **chosen: Any) -> np.ndarray:
+        return pipe.generate("a star", "blue", seed=4, **given, **chosen).images
+
+    before, alone = refined(pipe), refined(start(other, **options))
+    pipe.add_model(other, name="b")
+    with CompilationCount() as count:
+        for _ in range(2):
+            np.testing.assert_array_equal(refined(pipe, model="b"), alone)
+            np.testing.assert_array_equal(refined(pipe), before)
+    assert count.value == 0
+    assert not np.array_equal(before, alone)
+    requests = [GenerateRequest("a star", "blue", seed=4, num_inference_steps=5, denoising_end=0.6)]
+    requests.append(replace(requests[0], model="b"))
+    drawings = [pipe.prepare(each, 1, output_type="np") for each in requests * 2]
+    for drawing in drawings:
+        pipe.begin(drawing)
+    while pipe.is_busy:
+        pipe.advance()
+    for drawing, right in zip(drawings, (before, alone) * 2, strict=True):
+        np.testing.assert_array_equal(drawing.result().images, right)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_on_several_devices(other: Path, devices: int) -> None:
+    pipe = shared_pipeline(devices)
+    before = draw(pipe)
+    pipe.add_model(other, name="b")
+    of_b, again = draw(pipe, model="b"), draw(pipe)
+    pipe.remove_model("b")
+    np.testing.assert_array_equal(again, before)
+    np.testing.assert_allclose(of_b, draw(start(other)), atol=1e-5)
+
+
+def test_quantised_parameters_follow_the_model(other: Path) -> None:
+    pipe = start(SMALLEST, quantization="int8")
+    before = draw(pipe)
+    pipe.add_model(other, name="b")
+    np.testing.assert_array_equal(draw(pipe, model="b"), draw(start(other, quantization="int8")))
+    np.testing.assert_array_equal(draw(pipe), before)
+
+
+def test_the_operators_vae_is_that_of_all_models(other: Path) -> None:
+    pipe = start(SMALLEST, vae=SMALLEST)
+    pipe.add_model(other, name="b")
+    np.testing.assert_array_equal(draw(pipe, model="b"), draw(start(other, vae=SMALLEST)))
 
 
 def test_equal_arrays_exist_once() -> None:

@@ -22,6 +22,8 @@ OTHERS = {
     "refiner_id": ("org/refiner", "org/refiner"),
     "scheduler": ("ddim", "ddim"),
     "lora_dir": ("loras", Path("loras")),
+    "model_dir": ("models", Path("models")),
+    "model_memory": ("1000", 1000),
     "embedding_dir": ("embeddings", Path("embeddings")),
     "wildcard_dir": (".", Path()),
     "prompt_chunks": ("3", 3),
@@ -139,10 +141,8 @@ def test_only_the_environment_that_is_given_is_read(monkeypatch: pytest.MonkeyPa
 
 
 def test_old_names():
-    old = ["--model", "a", "--images=2"]
-    assert settings.read(old, {}) == settings.read(
-        ["--model-id", "a", "--images-per-request", "2"], {}
-    )
+    new = ["--images-per-request", "2"]
+    assert settings.read(["--images=2"], {}) == settings.read(new, {})
     assert settings.read([], {"BACKEND_URL": "http://a"}).backend_urls == ("http://a",)
     both = {"BACKEND_URL": "http://a", "BACKEND_URLS": "http://b"}
     assert settings.read([], both).backend_urls == ("http://b",)

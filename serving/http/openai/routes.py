@@ -4,12 +4,14 @@ https://platform.openai.com/docs/api-reference/images/create
 """
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response
 
+from pipeline.facts import Facts
 from serving.generator import ErrorKind, Generator, RequestError
 from serving.http import bodies
 from serving.http.auth import ApiKeys
@@ -17,6 +19,8 @@ from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody
 from serving.http.openai.calls import ImageCalls
 from serving.http.openai.files import LIFETIME_S, Files
 from serving.messages import Code, Message
+
+_DESCRIBED = ("title", "prediction_type", "hash", "text")
 
 
 def router(generator: Generator, keys: ApiKeys) -> APIRouter:
@@ -75,8 +79,9 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     @routes.get("/models")
     async def models() -> dict[str, Any]:
         """List the models that requests can name, the default one first."""
-        names = generator.facts.model_names
-        return {"object": "list", "data": [_describe_model(name, started_at) for name in names]}
+        facts = generator.facts
+        models = [_describe_model(name, facts, started_at) for name in facts.model_names]
+        return {"object": "list", "data": models}
 
     @routes.get("/models/{model:path}")  # the name of a model on the Hub has a slash
     async def one_model(model: str) -> dict[str, Any]:
@@ -85,12 +90,16 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
             params = {"field": "model", "value": model, "choices": [*generator.facts.model_names]}
             message = Message(Code.UNKNOWN_CHOICE, params)
             raise RequestError(message, ErrorKind.UNKNOWN, field="model")
-        return _describe_model(model, started_at)
+        return _describe_model(model, generator.facts, started_at)
 
     return routes
 
 
-def _describe_model(name: str, started_at: int) -> dict[str, Any]:
+def _describe_model(name: str, facts: Facts, started_at: int) -> dict[str, Any]:
+    """Return the fields that OpenAI's models have, and what else is known of a further one."""
+    own = next((asdict(model) for model in facts.models if model.name == name), {})
+    others = {field: own[field] for field in _DESCRIBED if own}
     owner, slash, _ = name.partition("/")
     owned_by = owner if slash else "local"
-    return {"id": name, "object": "model", "created": started_at, "owned_by": owned_by}
+    model = {"id": name, "object": "model", "created": started_at, "owned_by": owned_by}
+    return model | others

@@ -1,6 +1,7 @@
 """Models of a folder in the local generator: listing, drawing in turns, and files that fail."""
 
 import asyncio
+import hashlib
 import io
 import shutil
 from collections.abc import Awaitable, Callable
@@ -14,8 +15,10 @@ from PIL import Image as Pillow
 from safetensors.numpy import save_file
 
 from pipeline import SDXLPipeline
+from serving.folders import Folder
 from serving.generator import Done, Error, ErrorKind, Request, RequestError
 from serving.generator import Image as Finished
+from serving.generators.hashes import Hashes
 from serving.generators.local import Folders, LocalGenerator
 from serving.generators.model_folder import ModelFolder
 from serving.messages import Code
@@ -171,6 +174,26 @@ def test_a_file_that_is_cut_while_it_waits_fails_alone(
             assert str(last.message).startswith("the model b cannot be read at the moment; choose")
 
     run(shared, folder, test)
+
+
+def test_hashes_are_computed_once(tmp_path: Path) -> None:
+    save_file({"x": np.zeros(2, np.float32)}, tmp_path / "a.safetensors")
+    [file] = Folder(tmp_path, "MODEL_DIR").look().files.values()
+    right = hashlib.sha256(file.path.read_bytes()).hexdigest()
+    kept = tmp_path / "hashes.json"
+
+    def found(hashes: Hashes) -> None:
+        async def wait() -> None:
+            await until(lambda: hashes.of(file) == right and kept.exists())
+
+        asyncio.run(wait())
+
+    assert Hashes(kept).of(file) == ""
+    found(Hashes(kept))
+    assert Hashes(kept).of(file) == right
+    for damaged in (b"[", b"[1]", b"\xff", b"[" * 10**5, b"{}"):
+        kept.write_bytes(damaged)
+        found(Hashes(kept))
 
 
 def test_a_model_does_not_wait_for_ever(shared: SDXLPipeline, folder: Path) -> None:
