@@ -459,6 +459,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+# An abbreviation that others have in common.
+_OLD_FLAGS = {"--model-id": ["--model"]}
+
+
 def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "app.py") -> Options:
     """Read the options; a flag wins over its environment variable.
 
@@ -474,12 +478,13 @@ def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=100),
         argument_default=argparse.SUPPRESS,
     )
-    # The old flags --model and --images are abbreviations of today's, which argparse accepts.
+    # The old flag --images is an abbreviation of today's, which argparse accepts.
     for section, settings in groupby(described(), lambda setting: setting.section):
         group = parser.add_argument_group(section)
         for setting in settings:
             text = f"{setting.description} Default: {setting.default}. [{setting.variable}]"
-            group.add_argument(setting.flag, metavar=setting.metavar, help=text.replace("%", "%%"))
+            names = [setting.flag, *_OLD_FLAGS.get(setting.flag, ())]
+            group.add_argument(*names, metavar=setting.metavar, help=text.replace("%", "%%"))
     flags = vars(parser.parse_args(arguments))
     variables = _Variables(environment)()
     values = _defaults(variables) | variables | flags

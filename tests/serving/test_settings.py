@@ -141,8 +141,10 @@ def test_only_the_environment_that_is_given_is_read(monkeypatch: pytest.MonkeyPa
 
 
 def test_old_names():
-    new = ["--images-per-request", "2"]
-    assert settings.read(["--images=2"], {}) == settings.read(new, {})
+    old = ["--model", "a", "--images=2"]
+    assert settings.read(old, {}) == settings.read(
+        ["--model-id", "a", "--images-per-request", "2"], {}
+    )
     assert settings.read([], {"BACKEND_URL": "http://a"}).backend_urls == ("http://a",)
     both = {"BACKEND_URL": "http://a", "BACKEND_URLS": "http://b"}
     assert settings.read([], both).backend_urls == ("http://b",)

@@ -21,6 +21,7 @@ from PIL import Image as Pillow
 
 from pipeline import metadata
 from pipeline.errors import MetadataError
+from pipeline.facts import ModelFacts
 from serving.generator import ErrorKind, Request, RequestError
 from serving.generators.local import LocalGenerator
 from serving.http import parts
@@ -488,6 +489,25 @@ def test_models(client: openai.OpenAI):
     with pytest.raises(openai.NotFoundError, match="it can only be stand-in") as refused:
         client.models.retrieve("dall-e-3")
     assert refused.value.param == "model"
+
+
+def test_clients_choose_a_model():
+    pipe = FakePipeline()
+    odd = ModelFacts(name="odd", fault="its unet is another one")
+    pony = ModelFacts(name="pony", title="Pony", schedulers=("euler",), scheduler="euler")
+    pipe.facts = replace(pipe.facts, models=(odd, pony))
+    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    with serve(generator=generator) as site:
+        client = client_of(site)
+        assert [model.id for model in client.models.list()] == ["stand-in", "pony"]
+        assert client.models.retrieve("pony").to_dict()["title"] == "Pony"
+        names = "pony", "stand-in", "gpt-image-1", "odd"
+        for name in names:
+            client.images.generate(prompt="a star", n=1, model=name)
+        assert [call["model"] for call in pipe.calls] == ["pony", "", "", ""]
+        body = {"prompt": "a star", "model": "odd"}
+        answer = httpx.post(f"{site.url}/v1/generate", json=body)
+        assert (answer.status_code, "its unet is another one" in answer.text) == (400, True)
 
 
 def test_a_model_of_the_hub():

@@ -1,0 +1,62 @@
+"""The choice of a model, which there is where the server has several."""
+
+from dataclasses import replace
+
+import gradio as gr
+import pytest
+
+from pipeline.facts import Facts, ModelFacts
+from pipeline.images.metadata import Settings
+from pipeline.request import SETTINGS
+from tests.ui.test_settings import MODEL
+from ui import form, i18n
+from ui.model_kind import kind_of
+from ui.styles import styles_for
+
+PONY = ModelFacts(name="pony", title="Pony", scheduler="heun", schedulers=("heun",))
+ODD = ModelFacts(name="odd", fault="another family")
+SEVERAL = replace(MODEL, models=(ODD, PONY))
+
+
+def choice_of(facts: Facts) -> gr.Dropdown:
+    with gr.Blocks():
+        return form.create(facts, styles_for(kind_of(facts)), gr.Textbox()).parts["model"]
+
+
+def test_a_single_model_is_no_choice() -> None:
+    assert not choice_of(MODEL).visible
+    assert not choice_of(replace(MODEL, models=(ODD,))).visible
+
+
+def test_the_choice_has_titles() -> None:
+    choice = choice_of(SEVERAL)
+    assert choice.visible
+    assert choice.choices == [(MODEL.name, ""), ("Pony", "pony")]
+    assert choice.value == ""
+
+
+@pytest.mark.parametrize("language", ["en", "de", "fr", "es"])
+def test_it_is_named_in_every_language(language: str) -> None:
+    with i18n.speaking(language):
+        assert str(choice_of(SEVERAL).label).startswith("Mod")
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen", "noted"),
+    [("pony", "pony", False), (MODEL.name, "", False), (None, "", False), ("odd", "", True)],
+)
+def test_a_picture_restores_its_model(model: str | None, chosen: str, noted: bool) -> None:
+    found = Settings("a star", model=model)
+    fields, notes = form.as_fields(found, SEVERAL)
+    assert fields.model == chosen
+    assert any("odd" in note for note in notes) == noted
+
+
+def test_a_models_own_scheduler_is_left_to_it() -> None:
+    found = Settings("a star", model="pony", scheduler="heun")
+    fields, notes = form.as_fields(found, SEVERAL)
+    assert (fields.scheduler, notes) == ("", [])
+
+
+def test_the_setting_is_named_checkpoint_on_the_page() -> None:
+    assert choice_of(SEVERAL).elem_id == SETTINGS["model"].flag == "checkpoint"
