@@ -459,10 +459,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-# An abbreviation that others have in common.
-_OLD_FLAGS = {"--model-id": ["--model"]}
-
-
 def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "app.py") -> Options:
     """Read the options; a flag wins over its environment variable.
 
@@ -483,8 +479,9 @@ def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "
         group = parser.add_argument_group(section)
         for setting in settings:
             text = f"{setting.description} Default: {setting.default}. [{setting.variable}]"
-            names = [setting.flag, *_OLD_FLAGS.get(setting.flag, ())]
-            group.add_argument(*names, metavar=setting.metavar, help=text.replace("%", "%%"))
+            group.add_argument(setting.flag, metavar=setting.metavar, help=text.replace("%", "%%"))
+    # That of --model would be one of others too.
+    parser.add_argument("--model", dest="model_id", help=argparse.SUPPRESS)
     flags = vars(parser.parse_args(arguments))
     variables = _Variables(environment)()
     values = _defaults(variables) | variables | flags
