@@ -16,6 +16,7 @@ from serving.generators.lora_folder import BESIDE, title_and_text
 log = logging.getLogger(__name__)
 
 SETTING = "MODEL_DIR"
+_MOST_TEXT = 2**25  # bytes; those of published models have at most 8 MiB
 
 
 class ModelFolder:
@@ -64,12 +65,20 @@ class ModelFolder:
     def _add(self, name: str, file: File) -> ModelFacts:
         title, text = title_and_text(file)
         try:
+            _check_texts(file.path)
             self._pipe.add_model(file.path, name)
         except Exception as error:  # the file may hold anything
             log.warning("%s: %s cannot be used: %s", SETTING, name, error)
             return ModelFacts(name=name, title=title, text=text, fault=_reason(error, file.path))
         facts = next(model for model in self._pipe.facts.models if model.name == name)
         return replace(facts, title=title, text=text)
+
+
+def _check_texts(path: Path) -> None:
+    """Raise CheckpointError if a folder's texts, which are parsed whole, are too long."""
+    texts = (each for each in path.glob("**/*") if each.suffix in (".json", ".txt"))
+    if sum(each.stat().st_size for each in texts) > _MOST_TEXT:
+        raise CheckpointError(f"its .json and .txt files have more than {_MOST_TEXT >> 20} MiB")
 
 
 def _reason(error: Exception, path: Path) -> str:

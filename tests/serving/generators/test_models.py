@@ -137,10 +137,13 @@ def test_what_cannot_be_used_is_listed_with_the_reason(shared: SDXLPipeline, fol
     whole = (folder / "odd.safetensors").read_bytes()
     (folder / "cut.safetensors").write_bytes(whole[:-1])  # it may still grow
     (folder / "odd.txt").write_text("Found in the attic.\n")
+    long = shutil.copytree(SMALLEST, folder / "long")
+    (long / "unet/config.json").write_bytes(b"[" * (2**25 + 1))
 
     async def test(generator: LocalGenerator) -> None:
-        await listed(generator, "c", "odd", "other")
-        _, odd, other = generator.facts.models
+        await listed(generator, "c", "long", "odd", "other")
+        _, long, odd, other = generator.facts.models
+        assert long.fault == "its .json and .txt files have more than 32 MiB"
         assert odd.fault.startswith("unknown contents (first tensor: x)")
         assert odd.text == "Found in the attic."
         assert "the programs of checkpoint cannot draw with it, because its" in other.fault
