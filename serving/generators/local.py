@@ -5,7 +5,7 @@ import io
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +24,7 @@ from pipeline import (
 )
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.drawing.origins import Inputs
+from pipeline.drawing.scheduler import Rules
 from pipeline.errors import raise_if_cancelled
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import A1111, PLAIN
@@ -51,12 +52,7 @@ from serving.logs import log_fields
 from serving.messages import Code, Message, Param, untranslated
 from serving.metrics import Observer
 from serving.requests.admission import check_words, expand
-from serving.requests.lifecycle import (
-    MAX_FINISHING,
-    RequestLifecycle,
-    is_late,
-    is_long_ago,
-)
+from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 
@@ -130,8 +126,6 @@ class LocalGenerator(RequestLifecycle):
         self._reveal = reveal
         self._loras = loras
         self._loaded = LoadedLoras(pipe, loras) if loras else None
-        self._in_use = "", ""  # the model and the LoRAs of pictures in slots
-        self._in_use_since = -math.inf
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
         self._live_failed_at = -math.inf
@@ -225,41 +219,21 @@ class LocalGenerator(RequestLifecycle):
     def _slots_in_use(self) -> int:
         return sum(each.in_slots for each in self._seated.values())
 
-    def _suits(self, request: Request) -> bool:
-        return (request.model, request.loras) == self._in_use
+    @property
+    def _rules(self) -> Rules[Record]:
+        return replace(super()._rules, read_ahead=self._read_ahead)
 
-    def _admissible(self, arranged: Iterable[Record]) -> Iterable[Record]:
-        """Return the turns up to that of a request which must wait no longer for empty slots.
-
-        Pictures with one model and set of LoRAs fill the slots for a while before others have their
-        turn. The next model is read meanwhile.
-        """
-        turns, (in_use, _) = [*arranged], self._in_use
-        models = (record.request.model for record in turns)
-        if (model := next((each for each in models if each != in_use), None)) is not None:
-            with suppress(InputError):  # it is not there any more
-                self._pipe.read_ahead(model)
-        if self._is_full:
-            return
-        is_time = is_long_ago(self._in_use_since)
-        for record in turns:
-            yield record
-            if is_time and is_late(record) and not self._suits(record.request):
-                return
+    def _read_ahead(self, record: Record) -> None:
+        with suppress(InputError):  # the model is not there any more
+            self._pipe.read_ahead(record.request.model)
 
     @property
-    def _is_full(self) -> bool:
-        """Whether no turn can be given, whatever the request."""
-        return self._slots_in_use >= self._slots or (self._encoding >= MAX_FINISHING * self._slots)
+    def _has_room(self) -> bool:
+        return self._slots_in_use < self._slots and self._encoding < MAX_FINISHING * self._slots
 
     def _place(self, record: Record) -> bool:
-        if self._is_full:
+        if not self._has_room or (self._slots_in_use and not self._scheduler.suits(record)):
             return False
-        if not self._suits(record.request):
-            if self._slots_in_use:
-                return False
-            self._in_use = record.request.model, record.request.loras
-            self._in_use_since = time.monotonic()
         self._seated.setdefault(record.request.id, Seated()).take_turn()
         return True
 

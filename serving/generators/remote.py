@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
+from pipeline.drawing.scheduler import Rules
 from pipeline.facts import Facts, differences, digest_of, merged, without_offers
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import (
@@ -305,6 +306,10 @@ class RemoteGenerator(RequestLifecycle):
         except RequestError as error:
             self._registry.end(record, error.kind, Message(Code.REPLACED))
 
+    @property
+    def _rules(self) -> Rules[Record]:
+        return replace(super()._rules, suits=lambda record: self._suits(record.request))
+
     def _suits(self, request: Request) -> bool:
         digest = digest_of(request, self.facts)
         return any(
@@ -326,8 +331,12 @@ class RemoteGenerator(RequestLifecycle):
         else:
             super()._begin(record)
 
+    @property
+    def _has_room(self) -> bool:
+        return self._finishing < MAX_FINISHING * self._slots
+
     def _place(self, record: Record) -> bool:
-        if self._finishing >= MAX_FINISHING * self._slots:
+        if not self._has_room:
             return False
         if record.turns > 1:
             return self._best(record.request, [], self.facts) is not None
@@ -485,7 +494,7 @@ class RemoteGenerator(RequestLifecycle):
         if most != own and (gone or 2 * counts[most] > counts.total() + undecided):
             self._take_over(most)
         self.facts = self._merged(self.facts)
-        for record in list(self._queue):
+        for record in list(self._scheduler):
             try:
                 admission.check_loras(record.request, self.facts)
             except RequestError as error:  # no instance has them any more
@@ -498,7 +507,7 @@ class RemoteGenerator(RequestLifecycle):
         others = differences(facts, replaced) or "with other defaults"
         log.warning("The instances have changed their model: %s", others)
         self._observer.watch(self.facts, lambda: self.load)
-        for record in list(self._queue):
+        for record in list(self._scheduler):
             self._end_if_impossible(record)
 
     def _merged(self, facts: Facts) -> Facts:

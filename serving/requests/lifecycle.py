@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import math
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
+from pipeline.drawing.scheduler import FRONT, Rules, Scheduler
 from pipeline.facts import Facts
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import ErrorKind, Event, Length, Load, Queued, Request, RequestError, Started
@@ -18,7 +18,6 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.admission import check_digest, check_fields, check_words, expand
 from serving.requests.eta import Pace
-from serving.requests.fair_queue import FairQueue
 from serving.requests.rate_limits import RateLimits
 from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
@@ -34,14 +33,8 @@ STOPS_WITHIN_S = 5.0
 # A quarter of the queue is kept for addresses that have nothing in it, and another quarter for
 # visitors that have nothing in it. So neither one address nor one visitor can fill the queue.
 _KEPT_FREE = 4
-# Seconds that a request may have waited and still be passed over by others, whose LoRAs are in
-# use. It is about the time of one request for SDXL's pictures on one chip. So a change of LoRAs is
-# shared by requests that come close together, and nobody waits much longer than in the fair order.
-PASSED_OVER_S = 10.0
-# Turns at the front of the queue that may be given in another order, and whose visitors are told
-# their places soon after every change. The bound keeps that quick, however many wait.
-FRONT = 64
-# Seconds in which they are told: changes that come closer together are told as one.
+# Seconds in which those at the front of the queue are told their places: changes that come closer
+# together are told as one.
 TOLD_S = 0.1
 # Seconds in which the others begin to be told theirs, and between `FRONT` and the next of them:
 # a long queue leaves time for all else.
@@ -67,10 +60,9 @@ class RequestLifecycle(ABC):
         self._rates = RateLimits(limits.rate_per_address, limits.rate_per_session)
         self._observer = observer
         self._registry = Registry(limits, self._ended)
-        self._queue: FairQueue[Record] = FairQueue(lambda record: record.turns)
+        self._scheduler = Scheduler(self._rules, resident=("", ""))
         # Numbers of requests in it of which no picture has begun: in all, by address and visitor.
         self._waiting: Counter[tuple[str, ...]] = Counter()
-        self._live: FairQueue[Record] = FairQueue()  # of live requests, which come after all others
         self._live_under_way: dict[Record, None] = {}  # that have not ended, the oldest first
         self._pace = Pace()
         self._inputs = Shares(MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH)
@@ -98,17 +90,26 @@ class RequestLifecycle(ABC):
     def _slots_in_use(self) -> int:
         """Number of slots that pictures have."""
 
+    @property
+    @abstractmethod
+    def _has_room(self) -> bool:
+        """Whether a request can have a turn, if others do not need it more."""
+
     @abstractmethod
     def _place(self, record: Record) -> bool:
         """Reserve what a request's turn needs; return False if nothing is free."""
 
-    def _suits(self, request: Request) -> bool:
-        """Return whether a request can be drawn beside the pictures in the slots."""
-        return True
-
-    def _admissible(self, arranged: Iterable[Record]) -> Iterable[Record]:
-        """Return those of the turns in order that may be given now."""
-        return arranged
+    @property
+    def _rules(self) -> Rules[Record]:
+        """Answers to the questions of the scheduler."""
+        return Rules(
+            pictures=lambda record: record.turns,
+            evaluations=self._evaluations,
+            since=lambda record: record.accepted_at,
+            group=lambda record: (record.request.model, record.request.loras),
+            enter=lambda record: self._place(record),
+            has_room=lambda: self._has_room,
+        )
 
     @abstractmethod
     async def measure(
@@ -130,7 +131,7 @@ class RequestLifecycle(ABC):
     def load(self) -> Load:
         """See `serving.generator.Generator.load`."""
         waiting = self._waiting[()]
-        running = self._registry.count_under_way() - waiting - len(self._live)
+        running = self._registry.count_under_way() - waiting - len(self._scheduler.live)
         stuck = self.stuck
         accepting = not self._closing and self._slots > 0 and not stuck
         in_use = self._slots_in_use
@@ -173,8 +174,8 @@ class RequestLifecycle(ABC):
             self._live_under_way[record] = None
         else:
             self._count_waiting(request, 1)
-        self._queue_of(request).push(request.address, request.visitor, record)
-        if not (request.live and self._queue):  # nothing could begin
+        self._scheduler.push(request.address, request.visitor, record, request.live)
+        if not (request.live and self._scheduler):  # nothing could begin
             self._begin_next()
 
     async def take_up(self, request_id: str) -> None:
@@ -204,8 +205,8 @@ class RequestLifecycle(ABC):
         for pending in (self._telling, self._tells_at):
             if pending:
                 pending.cancel()
-        waiting = (record for record in self._queue if record.started_at is None)
-        for record in [*waiting, *self._live]:  # once closing, no positions are published
+        waiting = (record for record in self._scheduler if record.started_at is None)
+        for record in [*waiting, *self._scheduler.live]:  # once closing, no positions are published
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=within_s)
@@ -219,9 +220,6 @@ class RequestLifecycle(ABC):
         """See `serving.generator.Generator.thumbnail`."""
 
     # --- queue and tasks ---
-
-    def _queue_of(self, request: Request) -> FairQueue[Record]:
-        return self._live if request.live else self._queue
 
     def _check_id(self, request: Request) -> None:
         """Raise RequestError if a request's id is in use, or nothing can be drawn."""
@@ -289,11 +287,11 @@ class RequestLifecycle(ABC):
                 del self._waiting[key]
 
     def _begin_next(self) -> None:
-        while record := self._next():
+        while record := self._scheduler.next():
             self._begin(record)
         # Requests that wait take the slots from live pictures.
         drawn = [record for record in self._live_under_way if record.is_being_drawn]
-        for record, _ in list(zip(drawn, self._queue.in_turn(), strict=False)):
+        for record, _ in list(zip(drawn, self._scheduler.in_turn(), strict=False)):
             self._drop(record)
         self._announce_positions()
 
@@ -316,28 +314,6 @@ class RequestLifecycle(ABC):
         # A callback, not the end of `_run`: a task cancelled before it begins never runs.
         task.add_done_callback(lambda _: self._over(record))
 
-    def _next(self) -> Record | None:
-        """Give a turn to the next request that can begin or go on; live ones are the last."""
-        found = self._queue.pop(self._place, self._offered)
-        return self._live.pop(self._place) if found is None and not self._queue else found
-
-    def _offered(self, turns: Iterator[Record]) -> Iterable[Record]:
-        return self._admissible(islice(self._arranged(turns), FRONT))
-
-    def _arranged(self, turns: Iterator[Record]) -> Iterator[Record]:
-        """Put those at the front that suit first; they pass over none that waited long."""
-        passed_over: list[Record] = []
-        for record in islice(turns, FRONT):
-            if is_late(record):
-                turns = chain([record], turns)
-                break
-            if self._suits(record.request):
-                yield record
-            else:
-                passed_over.append(record)
-        yield from passed_over
-        yield from turns
-
     async def _run(self, record: Record) -> None:
         try:
             if not record.ending:  # it may have been stopped before it began
@@ -356,7 +332,7 @@ class RequestLifecycle(ABC):
         request = record.request
         self._inputs.give_back(request.address, request.input_bytes)
         record.drop_input()
-        self._queue_of(request).remove(record)
+        self._scheduler.remove(record)
         self._live_under_way.pop(record, None)
         if record.started_at is None and not request.live:
             self._count_waiting(request, -1)
@@ -380,7 +356,7 @@ class RequestLifecycle(ABC):
     def _announce_front(self) -> None:
         self._tells_at = None
         self._told_at = asyncio.get_running_loop().time()
-        announced = list(islice(self._announced(self._queue.in_turn()), FRONT))
+        announced = list(islice(self._announced(), FRONT))
         self._front = set(announced)
         if len(announced) < FRONT:
             return
@@ -393,18 +369,16 @@ class RequestLifecycle(ABC):
         while self._far_changed:
             await asyncio.sleep(FAR_TOLD_S)
             self._far_changed = False
-            announced = self._announced(self._queue.in_turn(), lambda each: each in self._front)
+            announced = self._announced(lambda each: each in self._front)
             for number, _ in enumerate(announced, start=1):
                 if number % FRONT == 0:
                     await asyncio.sleep(FAR_PAUSE_S)
 
-    def _announced(
-        self, turns: Iterator[Record], but: Callable[[Record], bool] = lambda _: False
-    ) -> Iterator[Record]:
-        """Arrange turns, and tell those that wait their places as these are read."""
+    def _announced(self, but: Callable[[Record], bool] = lambda _: False) -> Iterator[Record]:
+        """Iterate over turns, and tell those that wait their places as these are read."""
         wait_s = self._until_free_s()
         counted: set[Record] = set()
-        for record in self._arranged(turns):
+        for record in self._scheduler.in_turn():
             if record.started_at is None and record not in counted:
                 counted.add(record)
                 if not but(record):
@@ -438,13 +412,3 @@ class RequestLifecycle(ABC):
         """
         if not record.request.live:
             self._pace.observe(self._evaluations(record), seconds)
-
-
-def is_late(record: Record) -> bool:
-    """Return whether a request may be passed over no longer."""
-    return is_long_ago(record.accepted_at)
-
-
-def is_long_ago(moment: float) -> bool:
-    """Return whether others may no longer go first since a moment of `time.monotonic`."""
-    return moment < time.monotonic() - PASSED_OVER_S

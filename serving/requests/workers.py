@@ -8,9 +8,9 @@ from typing import TypeVar
 import anyio.to_thread
 from anyio import CapacityLimiter
 
+from pipeline.drawing.fair_queue import FairQueue
 from serving.generator import ErrorKind, RequestError
 from serving.messages import Code, Message
-from serving.requests.fair_queue import FairQueue
 from serving.requests.shares import Shares
 
 T = TypeVar("T")

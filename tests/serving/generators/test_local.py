@@ -14,6 +14,7 @@ import pytest
 from PIL import Image as Pillow
 
 from pipeline import SDXLPipeline, metadata
+from pipeline.drawing.scheduler import Scheduler
 from serving.generator import (
     Done,
     Error,
@@ -419,7 +420,7 @@ def test_a_change_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(owner, name, call)
 
     monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S)
-    count(LocalGenerator, "_suits")
+    count(Scheduler, "suits")
     count(LocalGenerator, "_place")
     count(Registry, "publish")
 

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipeline import Cancelled, DeviceError
+from pipeline.drawing import scheduler
 from serving.generator import Done, Error, Request, RequestError
 from serving.generators import loaded_loras
 from serving.generators.loaded_loras import LoadedLoras
@@ -17,7 +18,6 @@ from serving.generators.local import Folders, LocalGenerator
 from serving.generators.lora_folder import LoraFolder
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests import lifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.serving.generators.test_local import closing, draw, ending, request, until
@@ -285,7 +285,7 @@ async def drawn_in_order(
 
 def waiting(generator: LocalGenerator) -> list:
     """Return the waiting records in the order that their visitors were told."""
-    return list(generator._arranged(iter(generator._queue)))
+    return list(dict.fromkeys(generator._scheduler.in_turn()))
 
 
 def asked(sender: str, number: int, loras: str) -> Request:
@@ -313,7 +313,7 @@ def test_requests_with_the_loras_in_use_go_first(folder: Path):
 
 
 def test_nobody_who_waited_long_is_passed_over(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lifecycle, "PASSED_OVER_S", 0.0)
+    monkeypatch.setattr(scheduler, "PASSED_OVER_S", 0.0)
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         senders = [("A", "a:1"), ("B", "b:1"), ("A", "a:1"), ("A", "a:1"), ("B", "b:1")]
@@ -328,13 +328,13 @@ def test_a_stream_of_requests_with_the_loras_in_use_starves_nobody(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One address always has a request for the LoRAs in use; another one asks for others."""
-    monkeypatch.setattr(lifecycle, "PASSED_OVER_S", 1000.0)
+    monkeypatch.setattr(scheduler, "PASSED_OVER_S", 1000.0)
 
     async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
         await begin(generator, pipe, asked("A", 0, "a:1"), asked("B", 0, "b:1"))
         for number in range(1, 20):
             await generator.submit(asked("A", number, "a:1"))
-            for record in generator._queue:
+            for record in generator._scheduler:
                 record.accepted_at -= 300  # each drawing takes so long
             before = len(pipe.calls)
             pipe.let_step(4)

@@ -288,7 +288,7 @@ def test_another_lora_waits_for_empty_slots_but_not_for_long(waited_s: int):
         add_lora(generator, pipe)
         await submitted(generator, pipe, one("in a slot", steps=9))
         await generator.submit(one("pixel", loras="pixel:1", visitor="pixel"))
-        [record] = list(generator._queue)
+        [record] = list(generator._scheduler)
         record.accepted_at -= waited_s
         await generator.submit(one("plain", visitor="plain"))
         await settled(generator, pipe)
@@ -341,7 +341,7 @@ def test_pictures_with_one_lora_fill_the_slots_before_those_with_another():
         other = one("pixel", images=4, loras="pixel:1", visitor="pixel", address="pixel")
         for each in (plain, other):
             await generator.submit(each)
-        for record in list(generator._queue):
+        for record in list(generator._scheduler):
             record.accepted_at -= 11
         evaluations, _ = pipe.evaluated
         pipe.let_all()
@@ -372,7 +372,7 @@ def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
         await submitted(generator, pipe, one("long", steps=LONG))
         other = one("pixel", loras="pixel:1", visitor="pixel")
         await generator.submit(other)
-        [record] = list(generator._queue)
+        [record] = list(generator._scheduler)
         record.accepted_at -= 11
         await generator.submit(one("plain", visitor="plain"))
         generator.cancel(other.id)

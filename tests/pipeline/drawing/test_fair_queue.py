@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.requests.fair_queue import FairQueue
+from pipeline.drawing.fair_queue import FairQueue
 
 Item = tuple[str, str, int]  # address, visitor, number
 
