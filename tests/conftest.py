@@ -1,5 +1,6 @@
 """Settings every test shares, made before JAX, Gradio or the Hub client is imported."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -100,6 +101,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests so that the files that take long come first."""
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(name_of(item.path.as_posix()), len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage more rarely: tracing makes many objects, and what is imported stays."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(optionalhook=True)
