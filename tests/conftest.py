@@ -34,6 +34,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 # tests/reference that `compiling.optimised` makes.
 jax.config.update("jax_disable_most_optimizations", True)
 
+# Imports and tracing make many objects, of which little is garbage.
+gc.set_threshold(50_000, 10, 10)
+
 # Files that one worker runs, because they share what takes long to make: servers, and pipelines.
 TOGETHER = {
     "servers": (
@@ -86,10 +89,9 @@ def pytest_configure() -> None:
     """Create the devices, now that every conftest has set its options: XLA reads its flags here."""
     # Programs that a shell runs in the background ignore Ctrl+C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if jax.config.values["jax_disable_most_optimizations"]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])
-            jax.devices()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])
+        jax.devices()
 
 
 def name_of(path: str) -> str:
@@ -101,12 +103,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests so that the files that take long come first."""
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(name_of(item.path.as_posix()), len(LONG)))
-
-
-def pytest_collection_finish() -> None:
-    """Collect garbage more rarely: tracing makes many objects, and what is imported stays."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(optionalhook=True)
