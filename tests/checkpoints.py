@@ -14,7 +14,7 @@ from flax import nnx
 from jax import monitoring
 from safetensors.numpy import load_file, save_file
 
-from pipeline import SDXLPipeline
+from pipeline import BUNDLED, SDXLPipeline
 from pipeline.runtime.compiled import CompiledSampler
 
 M = TypeVar("M", bound=nnx.Module)
@@ -46,6 +46,13 @@ def shared_pipeline(devices: int) -> SDXLPipeline:
         num_inference_steps=3,
         devices=jax.devices()[:devices],
         cache_dir=EXECUTABLES,
+    )
+
+
+def miniature() -> SDXLPipeline:
+    """Return a pipeline of the bundled model for four pictures, which is compiled only once."""
+    return SDXLPipeline.from_pretrained(
+        BUNDLED, images_per_request=4, devices=jax.devices()[:1], cache_dir=EXECUTABLES
     )
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from pipeline import BUNDLED, SDXLPipeline
+from pipeline import SDXLPipeline
 from pipeline.images.inputs import to_bytes
-from tests.checkpoints import EXECUTABLES
+from tests.checkpoints import miniature
 from tools.miniature.drawing import draw
 from tools.miniature.evaluate_lora import LORAS, bundled
 from tools.miniature.judge import judge_scene
 from tools.miniature.scenes import COLOURS, SHAPES, Scene, Thing
 
-SCENES = 20
+SCENES = 12
 STEPS = 12
 AROUND = 8  # pixels around the thing that are redrawn too
 RIGHT = 0.9
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def pipe() -> SDXLPipeline:
-    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=4, cache_dir=EXECUTABLES)
+    pipe = miniature()
     for name in (*bundled(), QUICK):
         pipe.load_lora(LORAS / f"{name}.safetensors")
     return pipe

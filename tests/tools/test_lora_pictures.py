@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from functools import cache
 
-import jax
 import numpy as np
 import pytest
 
-from pipeline import BUNDLED, SDXLPipeline
+from tests.checkpoints import miniature
 from tools.miniature.evaluate import SEED, score
 from tools.miniature.evaluate_lora import LORAS, names_white, style_scores
 from tools.miniature.lora import STYLES
@@ -33,16 +32,24 @@ def scenes() -> list[Scene]:
 @pytest.fixture(scope="module")
 def scores(scenes: list[Scene]) -> Callable[..., Mapping[str, float]]:
     """Return a function that draws the scenes with LoRAs, and returns the judges' scores."""
-    devices = jax.devices()[:1]
-    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=COUNT, devices=devices)
+    pipe = miniature()
     for name in STYLES:
         pipe.load_lora(LORAS / f"{name}.safetensors")
-    prompts = [prompt(scene) for scene in scenes]
 
     @cache
     def drawn(**loras: float) -> Mapping[str, float]:
-        result = pipe.generate(prompts, seed=SEED, num_inference_steps=20, loras=loras)
-        pictures = np.stack([np.asarray(image) for image in result.images])
+        pictures = np.stack(
+            [
+                np.asarray(image)
+                for i in range(0, COUNT, 4)
+                for image in pipe.generate(
+                    [*map(prompt, scenes[i : i + 4])],
+                    seed=SEED + i,
+                    num_inference_steps=20,
+                    loras=loras,
+                ).images
+            ]
+        )
         return score(scenes, pictures) | style_scores(scenes, pictures)
 
     return drawn

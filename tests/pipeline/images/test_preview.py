@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images import preview
+from tests.checkpoints import miniature
 
 SHAPE = (2, 8, 6, 4)
 MATRIX = np.array([[0.1, 0, 0], [0, 0.05, 0.02], [0.03, 0, -0.1], [0, -0.06, 0]], np.float32)
@@ -41,11 +41,11 @@ def test_sizes_that_are_no_multiple_of_a_patch() -> None:
 
 @pytest.mark.slow
 def test_previews_of_the_miniature_look_like_its_pictures() -> None:
-    pipe = SDXLPipeline.from_pretrained(BUNDLED, images_per_request=2)
     looks: list[np.ndarray] = []
-    result = pipe.generate(
+    result = miniature().generate(
         ["a large red star on a blue background", "a small yellow moon on a white background"],
         seed=7,
+        images=2,
         output_type="np",
         on_preview=lambda look: looks.append(look()),
     )
