@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -29,7 +30,7 @@ from pipeline.schedulers.recipes import (
     find_lora_recipes,
     find_model_recipe,
 )
-from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
+from tests.checkpoints import EXECUTABLES, GOLDEN, change_json, copy_checkpoint
 
 CONSISTENCY = GOLDEN / "consistency/checkpoint"
 SD_1 = GOLDEN / "sd_1/checkpoint"
@@ -234,14 +235,16 @@ def test_a_models_recipe_gives_the_defaults(
     unet = tmp_path / "dmd2_sdxl_4step_unet.safetensors"
     shutil.copy(XL / "unet/diffusion_pytorch_model.safetensors", unet)
     with caplog.at_level("INFO", "pipeline"):
-        pipe = SDXLPipeline.from_pretrained(XL, images_per_request=1, unet=unet)
+        pipe = SDXLPipeline.from_pretrained(
+            XL, images_per_request=2, devices=jax.devices()[:1], cache_dir=EXECUTABLES, unet=unet
+        )
     assert "recognised DMD2" in caplog.text
     assert (pipe.facts.unet, pipe.facts.scheduler) == (unet.name, "lcm")
     assert (pipe.facts.num_inference_steps, pipe.facts.guidance_scale) == (4, 1.0)
     assert pipe.facts.recipes == ()
 
     def settings(**options: Any) -> metadata.Settings:
-        [image] = pipe.generate("a red star", **options).images
+        [image] = pipe.generate("a red star", images=1, **options).images
         return metadata.from_text(image.info[metadata.KEY])
 
     own = settings()

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -164,9 +165,13 @@ def test_pictures_are_drawn_with_it_and_name_it(tmp_path: Path) -> None:
 
     def drawn(**options: Any) -> tuple[SDXLPipeline, Any]:
         pipe = SDXLPipeline.from_pretrained(
-            SOURCE, images_per_request=1, cache_dir=EXECUTABLES, **options
+            SOURCE,
+            images_per_request=2,
+            devices=jax.devices()[:1],
+            cache_dir=EXECUTABLES,
+            **options,
         )
-        return pipe, pipe.generate("a red star", num_inference_steps=2).images[0]
+        return pipe, pipe.generate("a red star", images=1, num_inference_steps=2).images[0]
 
     (plain, own), (pipe, other) = drawn(), drawn(vae=vae)
     assert (plain.facts.vae, pipe.facts.vae) == (None, "mine")

@@ -36,7 +36,7 @@ from serving.requests.blocked_words import BlockedWords
 from serving.requests.eta import Pace
 from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
-from tests.checkpoints import SMALLEST
+from tests.checkpoints import EXECUTABLES, SMALLEST
 from tests.fake_pipeline import FakePipeline
 from tests.web import skip
 
@@ -266,7 +266,9 @@ def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ):
     # The test needs a pipeline of its own, as the shared one must keep its single size.
-    pipe = SDXLPipeline.from_pretrained(SMALLEST, num_inference_steps=3, devices=jax.devices()[:1])
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST, num_inference_steps=3, devices=jax.devices()[:1], cache_dir=EXECUTABLES
+    )
     ran: list[tuple[object, str]] = []
     run = jax.stages.Compiled.__call__
 
