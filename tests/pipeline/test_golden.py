@@ -48,20 +48,20 @@ BY_SIGMAS = [
 # from the others in `make test-rare`, because tests/reference draws such checkpoints with torch.
 # Their schedules and tokenizers are always compared; the networks of some, too.
 DRAWN_ALWAYS = ("plain",)
-DRAWN_OFTEN = ("sd_1", "consistency", "distilled")
+DRAWN_OFTEN = ("sd_1", "consistency")
 COMPARED_ALWAYS = ("plain", "three_levels", "sd_1", "consistency")
 CONSISTENCY = "consistency"
 
 
-def drawn(name: str, always: Sequence[str]) -> Any:
+def drawn(name: str, always: Sequence[str], often: Sequence[str] = DRAWN_OFTEN) -> Any:
     """Return the parameter of a test that compares or draws."""
-    otherwise = pytest.mark.slow if name in DRAWN_OFTEN else pytest.mark.rare
+    otherwise = pytest.mark.slow if name in often else pytest.mark.rare
     return pytest.param(name, marks=() if name in always else otherwise)
 
 
 for_every_checkpoint = pytest.mark.parametrize("name", NAMES)
 with_networks_of_every_checkpoint = pytest.mark.parametrize(
-    "name", [drawn(name, COMPARED_ALWAYS) for name in NAMES]
+    "name", [drawn(name, COMPARED_ALWAYS, ["distilled"]) for name in NAMES]
 )
 drawn_from_every_checkpoint = pytest.mark.parametrize(
     "name", [drawn(name, DRAWN_ALWAYS) for name in NAMES]
