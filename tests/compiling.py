@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import jax
 import pytest
 
+from pipeline.runtime.program import Program
+
 QUICKLY = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     # Programs are compiled beside each other; splitting each for more threads costs a third more.
@@ -25,12 +27,18 @@ def quickly() -> Iterator[None]:
 
 
 @contextmanager
-def optimised() -> Iterator[None]:
-    """Compile with all of XLA's optimisations inside this context, as users do."""
-    name = "jax_disable_most_optimizations"
-    before = jax.config.values[name]
-    jax.config.update(name, False)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
+def optimised(wanted: bool = True) -> Iterator[None]:
+    """Compile pipelines inside this context with all of XLA's optimisations, as users do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Program,
+            "compile",
+            lambda self: self.jitted.lower(*self.args).compile(
+                {**(self.options or {}), "xla_cpu_use_fusion_emitters": wanted}
+            ),
+        )
+        jax.config.update("jax_disable_most_optimizations", not wanted)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", True)

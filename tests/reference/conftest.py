@@ -8,7 +8,6 @@ import re
 import secrets
 from typing import Any
 
-import jax
 import pytest
 
 # Matches the number or the kind of a drawn checkpoint in the name of a test.
@@ -27,12 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose one seed for all processes; the report's header shows it.
-
-    The devices are created before `tests/conftest.py` sets XLA's flags for all compilations of a
-    process: here some are compiled as users' are, with `compiling.optimised`.
-    """
-    jax.devices()
+    """Choose one seed for all processes; the report's header shows it."""
     given = getattr(config, "workerinput", {}).get("seed", config.option.seed)
     config.option.seed = secrets.randbelow(2**32) if given is None else given
 
