@@ -51,7 +51,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Computation:
     """A pure function of some of a family's networks.
 
     Attributes:
@@ -133,16 +133,16 @@ class Family:
     text_encoders: tuple[Network, ...]
     networks: tuple[Network, ...]
     check: Callable[[Path, "Config"], None]
-    encode: Stage
-    condition: Stage
+    encode: Computation
+    condition: Computation
     time_ids: Callable[[int, int], np.ndarray]
     with_chunks: Callable[..., Any]
-    predict: Stage
-    predict_cached: Stage
+    predict: Computation
+    predict_cached: Computation
     deep_shape: Callable[["Config", int, int], tuple[int, int, int]]
-    decode: Stage
-    tiny_decode: Stage
-    encode_image: Stage
+    decode: Computation
+    tiny_decode: Computation
+    encode_image: Computation
     takes_mask: Callable[["Config"], bool]
     with_mask: Callable[..., Any]
     latents_shape: Callable[["Config", int, int], tuple[int, int, int]]

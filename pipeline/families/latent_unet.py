@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Config, Network, Stage
+from pipeline.families.family import Computation, Config, Network
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.shapes import tiny_vae_of, vae_of
@@ -86,15 +86,15 @@ def weighted(states: Array, weights: Array) -> Array:
     return jnp.where(unchanged, states, after.astype(states.dtype))
 
 
-def encoder(*names: str) -> Stage:
-    """Return the stage that encodes prompts by the text encoders of these names."""
+def encoder(*names: str) -> Computation:
+    """Return the computation that encodes prompts by the text encoders of these names."""
 
     def encode(
         networks: Networks, input_ids: Array, zeroed: Array, weights: Array | None = None
     ) -> Embeds:
         return encode_prompts([networks[name] for name in names], input_ids, zeroed, weights)
 
-    return Stage(names, encode)
+    return Computation(names, encode)
 
 
 def condition(networks: Networks, embeds: Embeds, time_ids: Array, guidance: Array) -> Context:
@@ -221,8 +221,8 @@ def embeds_guidance(config: Config) -> bool:
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
 TINY_VAE_NETWORK = Network("tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of)
 UNET_CLASS = "UNet2DConditionModel"
-PREDICT = Stage(("unet",), predict)
-PREDICT_CACHED = Stage(("unet",), predict_cached)
-DECODE = Stage(("vae",), decode)
-TINY_DECODE = Stage(("tiny_vae",), tiny_decode)
-ENCODE_IMAGE = Stage(("vae",), encode_image)
+PREDICT = Computation(("unet",), predict)
+PREDICT_CACHED = Computation(("unet",), predict_cached)
+DECODE = Computation(("vae",), decode)
+TINY_DECODE = Computation(("tiny_vae",), tiny_decode)
+ENCODE_IMAGE = Computation(("vae",), encode_image)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from pipeline.families import latent_unet
-from pipeline.families.family import Config, Family, Network, Stage
+from pipeline.families.family import Computation, Config, Family, Network
 from pipeline.families.halves import joined, split
 from pipeline.families.latent_unet import Embeds, Networks
 from pipeline.models.clip import CLIPTextEncoder
@@ -114,7 +114,7 @@ SDXL = Family(
     zeros_for_empty_prompt=True,
     check=check,
     encode=latent_unet.encoder("text_encoder", "text_encoder_2"),
-    condition=Stage(("unet",), condition),
+    condition=Computation(("unet",), condition),
     time_ids=time_ids,
     with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from pipeline.families import latent_unet
-from pipeline.families.family import Family, Network, Stage
+from pipeline.families.family import Computation, Family, Network
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_safety_checker, read_text_encoder
 from pipeline.models.safety_checker import SafetyChecker
@@ -73,7 +73,7 @@ SD_1 = Family(
     ),
     check=latent_unet.check,
     encode=latent_unet.encoder("text_encoder"),
-    condition=Stage(("unet",), latent_unet.condition),
+    condition=Computation(("unet",), latent_unet.condition),
     time_ids=latent_unet.no_time_ids,
     with_chunks=latent_unet.with_chunks,
     predict=latent_unet.PREDICT,

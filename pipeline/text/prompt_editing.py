@@ -20,8 +20,8 @@ MAX_STEPS = 1000  # a change after so many steps never comes
 _OPENER = {")": "(", "]": "["}
 
 
-class Stage(NamedTuple):
-    """The text of a prompt for the steps after the stage before, up to step `until`."""
+class Span(NamedTuple):
+    """The text of a prompt for the steps after the span before, up to step `until`."""
 
     until: int
     text: str
@@ -139,15 +139,15 @@ class _Reader:
         return int(min(max(number, 0), self._steps))
 
 
-def read_stages(prompt: str, steps: int) -> list[Stage]:
+def read_spans(prompt: str, steps: int) -> list[Span]:
     """Return the texts that a prompt has during a run of `steps` steps, in order."""
     reader = _Reader(steps)
     reader.read(prompt)
     if not reader.fits or all(isinstance(part, str) for part in reader.parts):
-        return [Stage(steps, prompt)]
+        return [Span(steps, prompt)]
     texts = [(step, _text(reader.parts, step)) for step in range(1, steps + 1)]
     groups = [[*group] for _, group in groupby(texts, key=lambda each: each[1])]
-    return [Stage(*group[-1]) for group in groups]
+    return [Span(*group[-1]) for group in groups]
 
 
 def after_run(prompt: str, steps: int) -> str:

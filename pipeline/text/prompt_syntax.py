@@ -33,15 +33,15 @@ def read_prompt(prompt: str, syntax: str, steps: int) -> tuple[Reading, ...]:
     """
     if syntax == PLAIN:
         return (Reading(steps, ((Fragment(prompt, 1.0),),)),)
-    stages = prompt_editing.read_stages(prompt, steps)
-    texts = {stage.text for stage in stages}
+    spans = prompt_editing.read_spans(prompt, steps)
+    texts = {span.text for span in spans}
     if len(texts) > MAX_TEXTS:
         raise InputError(
             f"the prompt changes between {len(texts)} different texts in {steps} steps; expected"
             f" at most {MAX_TEXTS}, with fewer [from:to:when] and [a|b]"
         )
     read = {text: read_emphasis(text) for text in texts}
-    return tuple(Reading(stage.until, read[stage.text]) for stage in stages)
+    return tuple(Reading(span.until, read[span.text]) for span in spans)
 
 
 def texts_of(prompt: str, syntax: str, steps: int) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.prompt_editing import after_run, read_stages
+from pipeline.text.prompt_editing import after_run, read_spans
 
 ALTERNATING = ["a", "(b:1.1)"] * 5
 FOREST = (
@@ -48,7 +48,7 @@ ODD = st.lists(
 
 @pytest.mark.parametrize("prompt", DOCUMENTED)
 def test_documented_cases(prompt):
-    assert read_stages(prompt, 10) == DOCUMENTED[prompt]
+    assert read_spans(prompt, 10) == DOCUMENTED[prompt]
 
 
 @pytest.mark.parametrize("prompt", SECOND)
@@ -59,11 +59,11 @@ def test_a_second_run_goes_on_with_changes(prompt):
 @given(ODD)
 def test_a_second_run_after_no_steps_reads_the_same_steps(prompt):
     if "." not in prompt:
-        assert read_stages(after_run(prompt, 0), 4) == read_stages(prompt, 4)
+        assert read_spans(after_run(prompt, 0), 4) == read_spans(prompt, 4)
 
 
 def test_the_documented_landscape():
-    assert read_stages(FOREST, 100) == [
+    assert read_spans(FOREST, 100) == [
         (25, "fantasy landscape with a mountain and an oak in foreground shoddy"),
         (50, "fantasy landscape with a lake and an oak in foreground in background shoddy"),
         (60, "fantasy landscape with a lake and an oak in foreground in background masterful"),
@@ -99,12 +99,12 @@ def test_the_documented_landscape():
     ],
 )
 def test_brackets(prompt, expected):
-    assert read_stages(prompt, 4) == expected
+    assert read_spans(prompt, 4) == expected
 
 
 @given(ODD | st.text(), st.integers(1, 12))
 def test_any_text_is_read(prompt, steps):
-    stages = read_stages(prompt, steps)
+    stages = read_spans(prompt, steps)
     ends = [until for until, _ in stages]
     assert ends == sorted({*ends})
     assert ends[-1] == steps
@@ -115,13 +115,13 @@ def test_any_text_is_read(prompt, steps):
 )
 def test_long_texts_take_bounded_time(piece):
     began = time.thread_time()
-    read_stages(piece * 10_000, 50)
+    read_spans(piece * 10_000, 50)
     assert time.thread_time() - began < 5
 
 
 def test_deep_nesting_takes_bounded_time():
     began = time.thread_time()
     depth = 10_000
-    assert read_stages("[" * depth + "a" + ":1]" * depth, 2) == [(1, ""), (2, "a")]
-    read_stages("(" * depth + "a" + ")" * depth, 2)
+    assert read_spans("[" * depth + "a" + ":1]" * depth, 2) == [(1, ""), (2, "a")]
+    read_spans("(" * depth + "a" + ")" * depth, 2)
     assert time.thread_time() - began < 5
