@@ -95,7 +95,7 @@ def orthogonalised(kernels: Sequence[jax.Array]) -> list[jax.Array]:
 
     The last axis of a kernel is its matrix's columns. Muon's five Newton-Schulz iterations are
     polynomials of the smaller Gram matrix: a third of the arithmetic for a convolution's kernel.
-    Those of all Gram matrices of one size are computed at once.
+    Gram matrices of one size are one product.
     """
     matrices = [kernel.reshape(-1, kernel.shape[-1]) for kernel in kernels]
     matrices = [x if x.shape[0] > x.shape[1] else x.T for x in matrices]
