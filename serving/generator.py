@@ -61,6 +61,11 @@ class Request(GenerateRequest):
         """Number of bytes of the pictures that it starts from."""
         return len(self.image or b"") + len(self.mask or b"")
 
+    @property
+    def group(self) -> tuple[str, str]:
+        """The model and the LoRAs that it is drawn with; requests of a group can share a step."""
+        return self.model, self.loras
+
 
 class ErrorKind(StrEnum):
     """Why a request was refused, or ended without pictures."""

@@ -87,7 +87,8 @@ class Backend:
         silent: unanswered health checks since it last answered or sent an event.
         stays: whether it is kept however long it is silent.
         healthy: whether it answers and accepts requests, whatever its model is.
-        in_use: the LoRAs of the latest request that it was sent.
+        in_use: the model and the LoRAs of the latest request that it was sent.
+        sent_at: `time.monotonic()` of that request.
         facts: about its model, at the last health check; None before the first one, while it
             refuses, and after `_LOOKS` unanswered ones.
     """
@@ -100,7 +101,8 @@ class Backend:
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
     resting: bool = False
     silent: int = 0
-    in_use: str = ""
+    in_use: tuple[str, str] = "", ""
+    sent_at: float = 0.0
     facts: Facts | None = None
 
     @property
@@ -313,7 +315,7 @@ class RemoteGenerator(RequestLifecycle):
     def _suits(self, request: Request) -> bool:
         digest = digest_of(request, self.facts)
         return any(
-            backend.in_use == request.loras and backend.draws(request, digest)
+            backend.in_use == request.group and backend.draws(request, digest)
             for backend in self._backends
         )
 
@@ -350,18 +352,19 @@ class RemoteGenerator(RequestLifecycle):
         request = record.request
         if best := self._best(request, tried, facts):
             best.drawing[request.id] = request.images or 1
-            best.in_use = request.loras
+            best.in_use, best.sent_at = request.group, time.monotonic()
         return best
 
     def _best(self, request: Request, tried: list[Backend], facts: Facts) -> Backend | None:
         """Return the instance that suits a request best; None if none is free.
 
-        Instances that were not tried come first, then those that have its LoRAs in use, then those
-        with most room.
+        Instances that were not tried come first, then those that have its model and LoRAs in use,
+        then those with most room, and of these the one that was sent nothing for the longest time.
         """
 
-        def rank(one: Backend) -> tuple[int, bool, int]:
-            return tried.count(one), one.in_use != request.loras, one.pictures + one.others
+        def rank(one: Backend) -> tuple[int, bool, int, float]:
+            load = one.pictures + one.others
+            return tried.count(one), one.in_use != request.group, load, one.sent_at
 
         digest = digest_of(request, facts)
         free = [backend for backend in self._backends if backend.draws(request, digest)]

@@ -106,7 +106,7 @@ class RequestLifecycle(ABC):
             pictures=lambda record: record.turns,
             evaluations=self._evaluations,
             since=lambda record: record.accepted_at,
-            group=lambda record: (record.request.model, record.request.loras),
+            group=lambda record: record.request.group,
             enter=lambda record: self._place(record),
             has_room=lambda: self._has_room,
         )

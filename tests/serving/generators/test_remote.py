@@ -26,7 +26,15 @@ from safetensors.numpy import save_file
 
 from benchmarks.processes import Instance, free_port, front_end
 from pipeline import metadata
-from pipeline.facts import EmbeddingFacts, Facts, LoraFacts, differences, digest_of, merged
+from pipeline.facts import (
+    EmbeddingFacts,
+    Facts,
+    LoraFacts,
+    ModelFacts,
+    differences,
+    digest_of,
+    merged,
+)
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import A1111
 from pipeline.text.wildcards import digest_of_lists
@@ -582,6 +590,24 @@ def test_the_embeddings_of_all_instances_are_offered() -> None:
     models = [replace(MODEL, embeddings=each) for each in ((other, style), (style,), (style,))]
     assert merged(MODEL, models).embeddings == (style,)
     assert merged(MODEL, models[:1]).embeddings == (other, style)
+
+
+def test_a_request_goes_to_an_instance_that_has_its_model() -> None:
+    described = {field: getattr(MODEL, field) for field in ("scheduler", "schedulers")}
+    models = tuple(ModelFacts(name=name, digest=name, **described) for name in "ab")
+    pipes = [FakePipeline(), FakePipeline()]
+    for pipe in pipes:
+        pipe.facts = replace(pipe.facts, models=models)
+    having = [LocalGenerator(pipe.as_pipeline(), Limits(), Observer()) for pipe in pipes]
+    with (
+        serve(generator=having[0]) as one,
+        serve(generator=having[1]) as two,
+        front_of(one.url, two.url) as front,
+    ):
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["models"])
+        for name in "abbaba":
+            assert generate(front, model=name)[-1][0] == "done"
+    assert sorted([call["model"] for call in pipe.calls] for pipe in pipes) == [[*"aaa"], [*"bbb"]]
 
 
 def test_a_front_end_has_the_words_of_its_instances() -> None:
