@@ -2,10 +2,11 @@
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 L = TypeVar("L")
+_Turn: TypeAlias = tuple[T, float]  # an item, and the cost of its turn
 
 
 class FairQueue(Generic[T]):
@@ -19,25 +20,22 @@ class FairQueue(Generic[T]):
 
     Args:
         turns: returns the number of turns that an item still needs, at least one.
-        cost: returns what each turn of an item costs, above 0.
     """
 
-    def __init__(
-        self, turns: Callable[[T], int] = lambda _: 1, cost: Callable[[T], float] = lambda _: 1.0
-    ) -> None:
+    def __init__(self, turns: Callable[[T], int] = lambda _: 1) -> None:
         self._turns = turns
-        self._cost = cost
-        # Items by address and visitor. An inner level is never empty.
-        self._lines: _Shares[_Shares[dict[T, None]]] = _Shares()
+        # The costs of items by address and visitor. An inner level is never empty.
+        self._lines: _Lines[_Lines[dict[T, float]]] = _Lines()
         self._senders: dict[T, tuple[str, str]] = {}  # address and visitor
 
-    def push(self, address: str, visitor: str, item: T) -> None:
+    def push(self, address: str, visitor: str, item: T, cost: float = 1.0) -> None:
         """Add an item, which is not in the queue, at the end of the visitor's own line.
 
-        A sender that was not there comes before those that were charged as much.
+        A sender that was not there comes before those that were charged as much. Each turn of the
+        item is charged with `cost`, above 0.
         """
-        visitors = self._lines.find(address, _Shares)
-        visitors.find(visitor, dict)[item] = None
+        visitors = self._lines.find(address, _Lines)
+        visitors.find(visitor, dict)[item] = cost
         self._senders[item] = address, visitor
 
     def pop(
@@ -58,8 +56,9 @@ class FairQueue(Generic[T]):
         if item is None:
             return None
         address, visitor = self._senders[item]
-        self._lines.charge(address, self._cost(item))
-        self._lines[address].charge(visitor, self._cost(item))
+        cost = self._lines[address][visitor][item]
+        self._lines.charge(address, cost)
+        self._lines[address].charge(visitor, cost)
         if self._turns(item) <= 1:
             self.remove(item)
         return item
@@ -88,16 +87,16 @@ class FairQueue(Generic[T]):
 
         Items may be added and removed meanwhile: what has been read of the queue stays as it was.
         """
-        return self._lines.in_turn(self._turns_at, self._cost)
+        return (
+            item
+            for item, _ in self._lines.in_turn(lambda visitors: visitors.in_turn(self._turns_in))
+        )
 
-    def _turns_at(self, visitors: "_Shares[dict[T, None]]") -> Iterator[T]:
-        return visitors.in_turn(self._turns_in, self._cost)
-
-    def _turns_in(self, line: dict[T, None]) -> Iterator[T]:
-        return (item for item in [*line] for _ in range(self._turns(item)))
+    def _turns_in(self, line: dict[T, float]) -> Iterator[_Turn[T]]:
+        return (turn for turn in [*line.items()] for _ in range(self._turns(turn[0])))
 
 
-class _Shares(dict[str, L]):
+class _Lines(dict[str, L]):
     """Lines by sender, each charged for its turns: weighted fair queuing (Demers et al. 1989).
 
     A sender that was away begins at the present virtual time, about the average charge of the
@@ -128,19 +127,19 @@ class _Shares(dict[str, L]):
                 if key in self or note[0] > self._now
             }
 
-    def in_turn(self, read: Callable[[L], Iterator[T]], cost: Callable[[T], float]) -> Iterator[T]:
+    def in_turn(self, read: Callable[[L], Iterator[_Turn[T]]]) -> Iterator[_Turn[T]]:
         """Iterate over the turns of all lines, which `read` returns, the least charged first."""
         number = self._numbers
         heap = [(*self._charged[sender], read(line)) for sender, line in self.items()]
         heapq.heapify(heap)
         while heap:
             charged, _, _, line = heap[0]
-            if (item := next(line, None)) is None:
+            if (turn := next(line, None)) is None:
                 heapq.heappop(heap)
                 continue
             number += 1
-            heapq.heapreplace(heap, (charged + cost(item), True, number, line))
-            yield item
+            heapq.heapreplace(heap, (charged + turn[1], True, number, line))
+            yield turn
 
     def _note(self, sender: str, charged: float, was_here: bool) -> None:
         self._numbers += 1

@@ -20,10 +20,6 @@ PASSED_OVER_S = 10.0
 FRONT = 64
 
 
-def _nothing(_: object) -> None:
-    return
-
-
 @dataclass(frozen=True)
 class Rules(Generic[T]):
     """Answers to the questions of a scheduler about requests and devices.
@@ -46,7 +42,7 @@ class Rules(Generic[T]):
     group: Callable[[T], Hashable]
     enter: Callable[[T], bool]
     has_room: Callable[[], bool]
-    read_ahead: Callable[[T], object] = _nothing
+    read_ahead: Callable[[T], object]
     suits: Callable[[T], bool] | None = None
 
 
@@ -76,7 +72,7 @@ class Scheduler(Generic[T]):
         self._rules = rules
         self._clock = clock
         self._resident_since = -math.inf
-        self._queue: FairQueue[T] = FairQueue(rules.pictures, rules.evaluations)
+        self._queue: FairQueue[T] = FairQueue(rules.pictures)
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -87,7 +83,9 @@ class Scheduler(Generic[T]):
 
     def push(self, address: str, visitor: str, request: T, live: bool = False) -> None:
         """Let a request wait."""
-        (self.live if live else self._queue).push(address, visitor, request)
+        (self.live if live else self._queue).push(
+            address, visitor, request, self._rules.evaluations(request)
+        )
 
     def remove(self, request: T) -> None:
         """Forget a request, wherever it is; do nothing if it is not there."""
@@ -111,24 +109,28 @@ class Scheduler(Generic[T]):
 
     def _enter(self, request: T) -> bool:
         suits = self.suits(request)
-        if not self._rules.enter(request):
+        if not (self._rules.has_room() and self._rules.enter(request)):
             return False
         if not suits:
             self.resident, self._resident_since = self._rules.group(request), self._clock()
         return True
 
     def _offered(self, turns: Iterator[T]) -> Iterable[T]:
+        """Return the turns at the front that may be given now."""
+        front: Iterable[T] = islice(self._arranged(turns), FRONT)
+        if self._rules.suits is None:
+            front = self._until_late([*front])
+        return front if self._rules.has_room() else ()
+
+    def _until_late(self, front: list[T]) -> list[T]:
         """Return the turns up to that of a request which must wait no longer for empty slots."""
-        front = [*islice(self._arranged(turns), FRONT)]
         others = [request for request in front if not self.suits(request)]
         if others:
             self._rules.read_ahead(others[0])
-        if not self._rules.has_room():
-            return []
-        if self._rules.suits is None and self._is_long_ago(self._resident_since):
-            late = next(filter(self._is_late, others), None)
-            return front if late is None else front[: front.index(late) + 1]
-        return front
+        if not self._is_long_ago(self._resident_since):
+            return front
+        late = next(filter(self._is_late, others), None)
+        return front if late is None else front[: front.index(late) + 1]
 
     def _arranged(self, turns: Iterator[T]) -> Iterator[T]:
         """Put those at the front that suit first; they pass over none that waited long."""

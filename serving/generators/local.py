@@ -232,7 +232,7 @@ class LocalGenerator(RequestLifecycle):
         return self._slots_in_use < self._slots and self._encoding < MAX_FINISHING * self._slots
 
     def _place(self, record: Record) -> bool:
-        if not self._has_room or (self._slots_in_use and not self._scheduler.suits(record)):
+        if self._slots_in_use and not self._scheduler.suits(record):
             return False
         self._seated.setdefault(record.request.id, Seated()).take_turn()
         return True

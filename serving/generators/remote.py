@@ -338,8 +338,6 @@ class RemoteGenerator(RequestLifecycle):
         return self._finishing < MAX_FINISHING * self._slots
 
     def _place(self, record: Record) -> bool:
-        if not self._has_room:
-            return False
         if record.turns > 1:
             return self._best(record.request, [], self.facts) is not None
         if self._find(record, [], self.facts) is None:

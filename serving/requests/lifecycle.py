@@ -97,7 +97,7 @@ class RequestLifecycle(ABC):
 
     @abstractmethod
     def _place(self, record: Record) -> bool:
-        """Reserve what a request's turn needs; return False if nothing is free."""
+        """Reserve what a request's turn needs, if there is room; return False if it must wait."""
 
     @property
     def _rules(self) -> Rules[Record]:
@@ -109,6 +109,7 @@ class RequestLifecycle(ABC):
             group=lambda record: record.request.group,
             enter=lambda record: self._place(record),
             has_room=lambda: self._has_room,
+            read_ahead=lambda _: None,
         )
 
     @abstractmethod
