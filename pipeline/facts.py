@@ -5,7 +5,7 @@ Nothing here imports JAX.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -81,7 +81,6 @@ class ModelFacts:
         digest: equal for equal files.
         hash: SHA-256 of its single file in hexadecimal digits; "" if it is not known.
         text: what the operator says about it.
-        pictured: whether there is a picture of it.
         fault: the reason why requests cannot name it; "" if they can.
     """
 
@@ -103,7 +102,6 @@ class ModelFacts:
     digest: str = ""
     hash: str = ""
     text: str = ""
-    pictured: bool = False
     fault: str = ""
 
 
@@ -338,17 +336,21 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
         return facts
     more = dict.fromkeys(size for one in instances for size in one.more_sizes)
     coming = dict.fromkeys(size for one in instances for size in one.coming_sizes)
-    # Of LoRAs with one name, usable ones and those of earlier instances come first.
-    loras = sorted((lora for one in instances for lora in one.loras), key=lambda x: bool(x.doubled))
-    by_name = {lora.name: lora for lora in reversed(loras)}
     first, *others = (one.embeddings for one in instances)
     return replace(
         facts,
         more_sizes=tuple(more),
         coming_sizes=tuple(size for size in coming if size not in more),
-        loras=tuple(by_name[name] for name in sorted(by_name)),
+        loras=_by_name((each for one in instances for each in one.loras), "doubled"),
         embeddings=tuple(one for one in first if all(one in other for other in others)),
         lists=instances[0].lists,
-        models=tuple({one.name: one for each in instances for one in each.models}.values()),
+        models=_by_name((each for one in instances for each in one.models), "fault"),
         live=all(one.live for one in instances),
     )
+
+
+def _by_name(described: Iterable[Any], fault: str) -> tuple[Any, ...]:
+    """Sort descriptions by name; of those with one name, keep the first one without a fault."""
+    usable_first = sorted(described, key=lambda each: bool(getattr(each, fault)))
+    by_name = {each.name: each for each in reversed(usable_first)}
+    return tuple(by_name[name] for name in sorted(by_name))

@@ -182,7 +182,7 @@ class Folder:
     def _is_inside(self, entry: Entry) -> bool:
         path = Path(entry.path)
         try:
-            parts = [path, *(_files_in(path) if path.is_dir() else ())]
+            parts = [path, *(files_in(path) if path.is_dir() else ())]
             return all(part.resolve().is_relative_to(self._root) for part in parts)
         except (OSError, RuntimeError):  # a link to itself
             return False
@@ -233,7 +233,7 @@ def _stamp(path: Path) -> Stamp | None:
     try:
         found = path.stat()
         if stat.S_ISDIR(found.st_mode):
-            inside = [each.stat() for each in _files_in(path)]
+            inside = [each.stat() for each in files_in(path)]
             newest = max(each.st_mtime_ns for each in [found, *inside])
             return Stamp(found.st_ino, sum(each.st_size for each in inside), newest)
     except OSError:
@@ -243,7 +243,7 @@ def _stamp(path: Path) -> Stamp | None:
     return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     """Return the files in a folder and in those directly below it, no more than are looked at."""
     paths = islice((path for part in ("*", "*/*") for path in folder.glob(part)), MOST_FILES)
     return [path for path in paths if path.is_file()]
@@ -256,7 +256,7 @@ def is_whole(path: Path) -> bool:
     to be read never is.
     """
     if path.is_dir():
-        return all(is_whole(each) for each in _files_in(path) if each.name.endswith(SUFFIX))
+        return all(is_whole(each) for each in files_in(path) if each.name.endswith(SUFFIX))
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -9,7 +9,7 @@ from pipeline import CheckpointError, InputError, SDXLPipeline
 from pipeline.checkpoints.folder import INDEX
 from pipeline.facts import ModelFacts
 from pipeline.text.loras import is_lora_name
-from serving.folders import File, Folder, Listing
+from serving.folders import File, Folder, Listing, files_in
 from serving.generators.hashes import Hashes
 from serving.generators.lora_folder import BESIDE, title_and_text
 
@@ -76,7 +76,7 @@ class ModelFolder:
 
 def _check_texts(path: Path) -> None:
     """Raise CheckpointError if a folder's texts, which are parsed whole, are too long."""
-    texts = (each for each in path.glob("**/*") if each.suffix in (".json", ".txt"))
+    texts = (each for each in files_in(path) if each.suffix in (".json", ".txt"))
     if sum(each.stat().st_size for each in texts) > _MOST_TEXT:
         raise CheckpointError(f"its .json and .txt files have more than {_MOST_TEXT >> 20} MiB")
 
