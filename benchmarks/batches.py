@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental.serialize_executable import serialize
 
 from benchmarks import record
-from benchmarks.decoders import TOKENS, random_arguments, shortest, timed_compile
+from benchmarks.decoders import random_arguments, shortest, timed_compile
 from pipeline import BUNDLED
 from pipeline.families import read_config
 from pipeline.platforms import PLATFORMS
@@ -48,7 +48,7 @@ def main() -> None:
 def measure(side: int) -> dict[str, dict[str, float]]:
     """Return each form's seconds by the number of pictures, and what its program costs."""
     config, dtype = read_config(BUNDLED), np.dtype(np.float32)
-    shapes, mesh = Shapes(SLOTS, side, side, TOKENS), make_mesh(jax.devices()[:1], SLOTS)
+    shapes, mesh = Shapes(SLOTS, side, side), make_mesh(jax.devices()[:1], SLOTS)
     programs = Programs(Target(config, dtype, mesh, shapes), trace_networks(config, dtype))
     evaluation = pack(make_schedule(config.scheduler, 1), 5.0, 0.0, guided=1, seed=0)
     found, runs = {}, {}

@@ -31,7 +31,6 @@ from pipeline.runtime.programs import Programs
 K = TypeVar("K")
 DECODERS = ("decode", "tiny_decode")
 REPEATS = 2
-TOKENS = 77
 
 
 def main() -> None:
@@ -51,7 +50,7 @@ def main() -> None:
 
 def measure(config: Config, side: int, dtype: np.dtype[Any]) -> dict[str, dict[str, float]]:
     """Return the seconds and the megabytes of temporaries of each decoder."""
-    target = Target(config, dtype, make_mesh(jax.devices()[:1], 1), Shapes(1, side, side, TOKENS))
+    target = Target(config, dtype, make_mesh(jax.devices()[:1], 1), Shapes(1, side, side))
     programs = Programs(target, trace_networks(config, dtype))
     compiled, found = {}, {}
     for name in DECODERS:

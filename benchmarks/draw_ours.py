@@ -91,7 +91,7 @@ class Job:
         devices = jax.devices()
         used = devices[:1] if platform_of(devices[0]).is_accelerator else devices
         self.mesh = make_mesh(used, images)
-        shapes = Shapes(images, pixels, pixels, config.tokens)
+        shapes = Shapes(images, pixels, pixels)
         target = Target(config, jnp.dtype(dtype), self.mesh, shapes)
         networks = random_networks(config, target.dtype, NamedSharding(self.mesh, P()))
         cache = None if options.cache is None else ExecutableCache(options.cache)
@@ -106,10 +106,11 @@ class Job:
         self._work = [pack(schedule, *scales, evaluations, seed) for seed in range(images)]
         self._evaluations = range(evaluations)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
-        shape = (1, 2, images, len(config.text_encoders), config.tokens)
+        rows = [(1, 2, images, count) for count in config.tokens]
+        rng = np.random.default_rng(0)
         start = Start(
-            input_ids=np.random.default_rng(0).integers(0, words, shape, np.int32),
-            weights=np.ones(shape, np.float32),
+            input_ids=tuple(rng.integers(0, words, row, np.int32) for row in rows),
+            weights=tuple(np.ones(row, np.float32) for row in rows),
             chunks=np.ones((1, 2, images), np.int32),
             zeroed=np.zeros((1, 2, images), np.bool_),
             texts=np.ones(images, np.int32),

@@ -28,7 +28,7 @@ from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.models import Model
 from pipeline.runtime.program import Shapes
 from pipeline.runtime.work import Work
-from pipeline.schedulers.config import SchedulerConfig
+from pipeline.schedulers.config import Betas, SchedulerConfig
 from pipeline.schedulers.table import State
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.prompt_syntax import PLAIN
@@ -37,15 +37,12 @@ from pipeline.text.tokenizer import Tokenizers, Tokens
 EULER = SchedulerConfig(
     name="euler",
     num_train_timesteps=1000,
-    beta_start=0.00085,
-    beta_end=0.012,
-    beta_schedule="scaled_linear",
+    training=Betas(0.00085, 0.012, "scaled_linear"),
     prediction_type="epsilon",
     timestep_spacing="leading",
     steps_offset=1,
     sigma_schedule="default",
     set_alpha_to_one=False,
-    rescale_betas_zero_snr=False,
 )
 
 
@@ -82,7 +79,7 @@ class Run:
     latents_shape = 1, 1, 2
 
     def __init__(self, pipe: "StandInPipeline", height: int, width: int) -> None:
-        self.shapes = Shapes(pipe.facts.images_per_request, height, width, tokens=1)
+        self.shapes = Shapes(pipe.facts.images_per_request, height, width)
         self.mesh = SimpleNamespace(shape={"images": 1})
         latents = np.zeros((self.shapes.images, *self.latents_shape))
         self.blank_state = _state(latents, Computation(lambda: None))
@@ -97,10 +94,10 @@ class Run:
         return self.blank_embeds()
 
     def encode(
-        self, embeds: np.ndarray, new: np.ndarray, input_ids: np.ndarray, *_: Any
+        self, embeds: np.ndarray, new: np.ndarray, input_ids: Sequence[np.ndarray], *_: Any
     ) -> np.ndarray:
         """See `CompiledSampler.encode`."""
-        return np.where(new, input_ids[1, :, 0, 0], embeds)
+        return np.where(new, input_ids[0][1, :, 0], embeds)
 
     def condition(
         self,
@@ -281,7 +278,9 @@ class StandInPipeline(ABC):
         self._check_loras(checked.lora_weights)
         size = height or self.facts.height, width or self.facts.width
         run = self._runs.setdefault(size, Run(self, *size))
-        config = SimpleNamespace(force_zeros_for_empty_prompt=False, embeds_guidance=False)
+        config = SimpleNamespace(
+            force_zeros_for_empty_prompt=False, architecture=SimpleNamespace(embeds_guidance=False)
+        )
         drawer = Drawer(
             cast(Any, config),
             cast(Tokenizers, _Tokenizers(self.truncated)),

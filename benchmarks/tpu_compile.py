@@ -26,7 +26,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.programs import Programs
 
-SHAPES = Shapes(images=4, height=1024, width=1024, tokens=77)
+SHAPES = Shapes(images=4, height=1024, width=1024)
 # The settings of targets for modes that are not exact, by the name of their step.
 MODES: dict[str, dict[str, Any]] = {
     "step_cached": {"step_cache": True},

@@ -30,7 +30,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.program import Program, Shapes, Target
 from pipeline.runtime.programs import Programs
 
-SHAPES = Shapes(images=1, height=1024, width=1024, tokens=77)
+SHAPES = Shapes(images=1, height=1024, width=1024)
 
 
 def main() -> None:

@@ -161,7 +161,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     cores_as_devices(options.images)
     checked = options.safety_checker == "yes"
     model, revision = choose_model(options.model_id, options.revision)
-    reader = FamilyReader(None, checked, tiny_vae=fetch_tiny_vae(options.tiny_vae))
+    reader = FamilyReader(None, checked, beside={"tiny_vae": fetch_tiny_vae(options.tiny_vae)})
     found = fetch(model, revision, reader, weights=False)
     config = found.config
     given = options.sizes or [(options.height, options.width)]

@@ -163,7 +163,7 @@ class SDXLPipeline:
             compiled.parameters,
             compiled.mesh,
             text_encoders=[part.name for part in family.text_encoders],
-            denoisers=family.predict.networks,
+            denoisers=config.architecture.predict.networks,
             store=store,
         )
         if refiner is not None:
@@ -299,8 +299,8 @@ class SDXLPipeline:
             None if source is None else fetch_component(str(source), name, section, half)
             for source, name, section in ((vae, "vae", VAE_FILE), (unet, "unet", UNET_FILE))
         )
-        tiny = fetch_tiny_vae(tiny_vae, half)
-        reader = FamilyReader(scheduler, safety_checker, vae_, unet_, tiny).for_model(str(model))
+        beside = {"tiny_vae": fetch_tiny_vae(tiny_vae, half)}
+        reader = FamilyReader(scheduler, safety_checker, vae_, unet_, beside).for_model(str(model))
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)
         parameters = count_parameters(checkpoint)
         if dtype is None and worth_bfloat16(used[0], parameters):
@@ -308,7 +308,7 @@ class SDXLPipeline:
         config = checkpoint.config
         _log_recipe(config.recipe)
         size = image_size(config, height, width)
-        shapes = Shapes(images_per_request, *size, config.tokens, prompt_chunks)
+        shapes = Shapes(images_per_request, *size, prompt_chunks)
         if devices is None:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request, devices_per_picture)
@@ -859,7 +859,7 @@ def _read_facts(
         safety_checker=config.safety_checker is not None,
         screened=screened,
         needs_mask=config.takes_mask,
-        needs_image=config.family.needs_image,
+        needs_image=config.architecture.needs_image,
         sigma_schedules=config.schedulers.sigma_schedules,
         version=", ".join(filter(None, version)),
         height=shapes.height,

@@ -60,7 +60,8 @@ def encoded(run: CompiledSampler, ids: np.ndarray) -> Any:
     """Return the context of prompts in all slots; the ids are `[2, B, E, L]`."""
     slots = ids.shape[1]
     every, zeroed = np.ones(slots, bool), np.zeros((2, slots), bool)
-    embeds = run.encode(run.blank_embeds(), every, ids, zeroed)
+    rows = [*np.moveaxis(ids, 2, 0)]  # of each text encoder
+    embeds = run.encode(run.blank_embeds(), every, rows, zeroed)
     chosen, guidance = np.zeros((2, slots), np.int32), np.zeros(slots, np.float32)
     return run.condition(run.blank_context(), every, [embeds], chosen, guidance)
 

@@ -168,7 +168,7 @@ class FakePipeline(StandInPipeline):
                 colours = colours[0], int(read_mask(mask).mean() * 255)
             number = number_of(f"{request.prompt} {colours}")
             self.colours[number] = colours
-            start = replace(start, input_ids=np.full_like(start.input_ids, number))
+            start = replace(start, input_ids=(np.full_like(start.input_ids[0], number),))
         drawing.first = replace(drawing.first, start=start)
         return drawing
 

@@ -25,6 +25,7 @@ SDXL_BASE: Files = {
         "vae": ["diffusers", "AutoencoderKL"],
     },
     "tokenizer/tokenizer_config.json": _TOKENIZER,
+    "tokenizer_2/tokenizer_config.json": _TOKENIZER,
     "text_encoder/config.json": {
         "architectures": ["CLIPTextModel"],
         "attention_dropout": 0.0,
@@ -159,7 +160,6 @@ SDXL_BASE: Files = {
 _ABSENT = "text_encoder/config.json", "tokenizer/tokenizer_config.json"
 SDXL_REFINER: Files = {
     **{name: values for name, values in SDXL_BASE.items() if name not in _ABSENT},
-    "tokenizer_2/tokenizer_config.json": _TOKENIZER,
     "model_index.json": {
         **SDXL_BASE["model_index.json"],
         "_class_name": "StableDiffusionXLImg2ImgPipeline",

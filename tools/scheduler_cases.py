@@ -12,6 +12,7 @@ from pipeline.schedulers.config import (
     SCHEDULERS,
     SIGMA_KEYS,
     SPACINGS,
+    Betas,
     SchedulerConfig,
 )
 
@@ -27,15 +28,12 @@ SWITCHES = (0.8, 0.45)  # shares of the denoising after which another model goes
 SDXL = SchedulerConfig(
     name="euler",
     num_train_timesteps=1000,
-    beta_start=0.00085,
-    beta_end=0.012,
-    beta_schedule="scaled_linear",
+    training=Betas(0.00085, 0.012, "scaled_linear"),
     prediction_type="epsilon",
     timestep_spacing="leading",
     steps_offset=1,
     sigma_schedule="default",
     set_alpha_to_one=True,
-    rescale_betas_zero_snr=False,
 )
 
 
@@ -83,7 +81,13 @@ def config_of(case: Case) -> SchedulerConfig:
     changes = {key: value for key, value in case.items() if key not in ("steps", *PART)}
     if "timesteps" in changes:
         changes["timesteps"] = tuple(changes["timesteps"])
-    return replace(SDXL, **{"eta": eta} | changes)
+    zero_snr = changes.pop("rescale_betas_zero_snr", False)
+    return replace(with_zero_snr(SDXL, zero_snr), **{"eta": eta} | changes)
+
+
+def with_zero_snr(config: SchedulerConfig, zero_snr: bool = True) -> SchedulerConfig:
+    """Return a configuration with or without signal at the last training timestep."""
+    return replace(config, training=replace(config.betas, zero_snr=zero_snr))
 
 
 def part_of(case: Case) -> dict[str, float]:

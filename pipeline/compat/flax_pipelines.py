@@ -227,7 +227,7 @@ class FlaxDiffusionPipeline:
         )
         if return_latents:
             return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
-        return self._config.family.decode.run(networks, drawn)
+        return self._config.architecture.decode.run(networks, drawn)
 
     def _denoised(
         self,
@@ -244,19 +244,20 @@ class FlaxDiffusionPipeline:
         """Return latents `[B, h, w, C]` after all evaluations of a schedule.
 
         `masked` are the mask and the masked latents of networks that take them; see
-        `Family.with_mask`.
+        `Architecture.with_mask`.
         """
-        family = self._config.family
+        architecture = self._config.architecture
         negative, zero = self._negative(len(ids), neg_prompt_ids)
         both = jnp.stack([negative, ids])
         zeroed = jnp.stack([jnp.full(len(ids), zero), jnp.zeros(len(ids), bool)])
         guidance = jnp.broadcast_to(_scalar("guidance_scale", guidance_scale), len(ids))
-        embeds = family.encode.run(networks, both, zeroed)
-        numbers = jnp.asarray(family.time_ids(*size))
-        context = family.condition.run(networks, embeds, numbers, guidance)
-        if masked is not None:
-            context = family.with_mask(context, *masked)
-        predict = sampler.uncached(partial(family.predict.run, networks))
+        rows = [*jnp.moveaxis(both, 2, 0)]  # of each text encoder
+        embeds = architecture.encode.run(networks, rows, zeroed)
+        picture = jnp.array(size, jnp.float32), jnp.array([True, False])
+        context = architecture.condition.run(networks, embeds, *picture, guidance)
+        if masked is not None and architecture.with_mask is not None:
+            context = architecture.with_mask(context, *masked)
+        predict = sampler.uncached(partial(architecture.predict.run, networks))
         tasks = partial(
             self._tasks,
             jax.tree.map(jnp.asarray, schedule.table),
@@ -277,7 +278,7 @@ class FlaxDiffusionPipeline:
         """Return evaluation `i` of B pictures, which share a table; see `Task`."""
         count = len(seeds)
         row = jax.tree.map(lambda each: jnp.broadcast_to(each[i], (count, *each.shape[1:])), table)
-        is_guided = (guidance > 1) & (not self._config.embeds_guidance)
+        is_guided = (guidance > 1) & (not self._config.architecture.embeds_guidance)
         return Task(
             row,
             guidance_scale=guidance,
@@ -346,7 +347,7 @@ class FlaxDiffusionPipeline:
         Latents are given in diffusers' order, `[B, C, h, w]`. Noise is drawn in the same order,
         with one key for the whole batch.
         """
-        height, width, channels = self._config.family.latents_shape(self._config, *size)
+        height, width, channels = self._config.architecture.latents_shape(*size)
         shape = (batch, channels, height, width)
         if latents is None:
             latents = jax.random.normal(key, shape, jnp.float32)

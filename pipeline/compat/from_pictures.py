@@ -118,7 +118,7 @@ class FlaxStableDiffusionImg2ImgPipeline(FlaxDiffusionPipeline):
         drawn = self._denoised(
             networks, ids, neg_prompt_ids, size, prng_seed, schedule, guidance_scale, latents
         )
-        return self._config.family.decode.run(networks, drawn)
+        return self._config.architecture.decode.run(networks, drawn)
 
 
 class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
@@ -222,7 +222,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
             noise * schedule.init_noise_sigma,
             (small.transpose(0, 2, 3, 1), hidden),
         )
-        return self._config.family.decode.run(networks, drawn)
+        return self._config.architecture.decode.run(networks, drawn)
 
 
 def _sampled(networks: dict[str, Any], pixels: Array, key: Any) -> Array:

@@ -146,17 +146,15 @@ class Models:
         half = run.target.dtype.itemsize == 2
         checkpoint = fetch(source, None, self._reader.for_model(source), prefer_fp16=half)
         family = first.family
-        beside = {part.name for part in (*family.optional, *family.apart)}
         networks = {
-            **{name: own for name, own in checkpoint.config.networks.items() if name not in beside},
-            **{name: own for name, own in first.networks.items() if name in beside},
+            **{x: own for x, own in checkpoint.config.networks.items() if family.needs(x)},
+            **{x: own for x, own in first.networks.items() if not family.needs(x)},
         }
         # It only says how large pictures are that name no size.
         side = first.networks["unet"].sample_size
         networks["unet"] = replace(networks["unet"], sample_size=side)
         config = replace(checkpoint.config, networks=networks)
-        shapes = replace(run.target.shapes, tokens=config.tokens)
-        target = replace(run.target, config=config, shapes=shapes)
+        target = replace(run.target, config=config)
         if any(cache_key(x, target) != cache_key(x, run.target) for x in program_names(run.target)):
             raise CheckpointError(
                 f"{source}: the programs of {self._own.name} cannot draw with it, because"

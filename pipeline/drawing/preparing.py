@@ -137,7 +137,11 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
         origin=None if origin is None else _image_start(origin, config, schedule, request.share),
     )
     # A network that takes the guidance scale as an input has its guidance inside.
-    guided = 0 if config.embeds_guidance else request.guided_steps(part.whole) - part.skipped
+    guided = (
+        0
+        if config.architecture.embeds_guidance
+        else request.guided_steps(part.whole) - part.skipped
+    )
     steps = min(max(guided, 0), len(schedule.stops))
     evaluations = schedule.stops[steps - 1] if steps else 0
     scales = request.guidance, request.guidance_rescale
@@ -198,7 +202,7 @@ def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: f
     """Return what the slots take of the pictures that a request starts from."""
     images, height, width, _ = origin.images.shape
     masks = np.ones((images, height, width), np.float32) if origin.masks is None else origin.masks
-    rows, _, _ = config.family.latents_shape(config, height, width)
+    rows, _, _ = config.architecture.latents_shape(height, width)
     signal, deviation = map(float, schedule.noised[0])
     if origin.masks is not None and strength == 1:  # as in diffusers, nothing of the masked part
         signal, deviation = 0.0, schedule.init_noise_sigma

@@ -1,9 +1,10 @@
 """The prompts of a drawing as token ids and weights, for every text that they have in a run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,8 @@ class Prompts:
     """The prompts of n pictures, each with up to V different texts in turn.
 
     Attributes:
-        input_ids: `[V, 2, n, E, C * L]` int32, the negative prompts first.
-        weights: how much each token counts, `[V, 2, n, E, C * L]` float32.
+        input_ids: for each text encoder `[V, 2, n, C * L]` int32, the negative prompts first.
+        weights: how much each token counts, likewise float32.
         blank: `[V, 2, n]` bool, whether a text is blank.
         chunks: `[V, 2, n]` int32, the number of chunks of a text, at most C.
         texts: `[n]`, the number of texts of each picture's prompt or negative prompt, at most V.
@@ -36,8 +37,8 @@ class Prompts:
         truncated, negative_truncated: for each picture the end that does not fit, or "".
     """
 
-    input_ids: np.ndarray
-    weights: np.ndarray
+    input_ids: tuple[np.ndarray, ...]
+    weights: tuple[np.ndarray, ...]
     blank: np.ndarray
     chunks: np.ndarray
     texts: np.ndarray
@@ -114,21 +115,22 @@ def read_prompts(
     padded = [[own + own[-1:] * (counts.max() - len(own)) for own in half] for half in texts]
     found = [[[tokens_of(text) for text in own] for own in half] for half in padded]
 
-    def arranged(name: str) -> np.ndarray:
-        values = [
-            [[[getattr(one, name) for one in text] for text in own] for own in half]
-            for half in found
-        ]  # [2, n, V, E, L]
-        return np.moveaxis(np.array(values), 2, 0)
+    def arranged(value: Callable[[Tokens], Any]) -> tuple[np.ndarray, ...]:
+        """Return a value of all texts for each text encoder, `[V, 2, n, ...]`."""
+        values = (
+            np.array([[[value(text[i]) for text in own] for own in half] for half in found])
+            for i in range(len(tokenizers.each))
+        )
+        return tuple(np.moveaxis(array, 2, 0) for array in values)
 
     blank = np.array([[[*map(_is_blank, own)] for own in half] for half in padded])
     ends = [[max(map(longest_end, own), key=len) for own in half] for half in found]
     return Prompts(
-        input_ids=arranged("input_ids"),
-        weights=arranged("weights"),
+        input_ids=arranged(lambda tokens: tokens.input_ids),
+        weights=arranged(lambda tokens: tokens.weights),
         blank=np.moveaxis(blank, 2, 0),
         # Text encoders with different tokenizers may need different numbers.
-        chunks=arranged("chunks").max(-1).astype(np.int32),
+        chunks=np.max(arranged(lambda tokens: tokens.chunks), axis=0).astype(np.int32),
         texts=counts,
         of_step=np.moveaxis(of_step, 0, -1),
         truncated=ends[1],

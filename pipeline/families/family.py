@@ -1,11 +1,11 @@
-"""The record of a model family, and the configuration of a checkpoint that belongs to one."""
+"""Model families, and the configuration and architecture of a checkpoint that belongs to one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -63,9 +63,85 @@ class Computation:
     run: Callable[..., Any]
 
 
+class StepCache(NamedTuple):
+    """How a step can use deep features of an earlier one.
+
+    Attributes:
+        predict: `(networks, latents, timesteps, context, deep, shallow) -> (prediction, deep)`:
+            what `Architecture.predict` does, from cached deep features where `shallow`, `[B]` bool,
+            is True, and with new ones elsewhere; if all are shallow, the deep part does not run.
+            Returns the deep features that were used, too. They are `[B, ...]` in the networks'
+            dtype.
+        shape: `(height, width) -> (h, w, C)`: the shape of a picture's deep features, from its
+            height and width in pixels.
+    """
+
+    predict: Computation
+    shape: Callable[[int, int], tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a checkpoint's networks compute: all that programs and drawings ask of a family.
+
+    Fields that may be None are capabilities that not every model has.
+
+    Attributes:
+        encode: `(networks, input_ids, zeroed, weights) -> embeds`. The token ids are
+            `[H, B, L]` int32 for each text encoder, of which each has its own L, for H halves of
+            guidance; where there are two, the negative prompts come first. `zeroed` is `[H, B]`
+            bool: whether to replace a prompt's embeddings with zeros. `weights` are how much each
+            token counts, like the ids but float32, or None for 1. The embeddings are any structure
+            of arrays `[H, B, ...]`.
+        condition: `(networks, embeds, size, is_negative, guidance) -> context`. `size` is the
+            picture's height and width in pixels, `[2]` float32. `is_negative` is `[H]` bool:
+            whether a half of guidance is that of the negative prompts. `guidance` is `[B]` float32,
+            the guidance scale minus 1, for networks that take it as an input. The context is any
+            structure of arrays `[H, B, ...]` that stay the same while the prompts do.
+        predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
+            are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
+            arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
+        decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
+        encode_image: `(networks, images) -> latents`: `[B, H, W, 3]` float32 in 0..1 to the mean
+            `[B, h, w, C]` float32 of their latents, which `decode` turns back into the pictures.
+        latents_shape: `(height, width) -> (h, w, C)`: the shape of a picture's latents, from its
+            height and width in pixels.
+        size_multiple: the number of pixels of which both sides of a picture must be multiples.
+        default_size: the default height and width in pixels.
+        needs_image: whether it goes on from a picture or from latents, and draws nothing from noise
+            alone.
+        embeds_guidance: whether a network takes the guidance scale as an input, so that no negative
+            prompt is predicted for.
+        tiny_decode: `decode` by the tiny VAE beside the checkpoint.
+        step_cache: how a step can use deep features of an earlier one.
+        with_chunks: `(context, room, chunks) -> context`: turns the context of one chunk of prompts
+            into that of prompts with `room` chunks, of which `chunks`, `[H, B]` int32, count. Its
+            third axis is that of the chunks where it has tokens. None if a prompt has one chunk.
+        with_mask: `(context, mask, masked_latents) -> context`: adds to the context of a network
+            that draws nothing without a mask `[B, h, w, 1]`, 1 where the picture is redrawn, and
+            the latents `[B, h, w, C]` of the picture with its masked part in grey. None for
+            networks that take no mask.
+    """
+
+    encode: Computation
+    condition: Computation
+    predict: Computation
+    decode: Computation
+    encode_image: Computation
+    latents_shape: Callable[[int, int], tuple[int, int, int]]
+    size_multiple: int
+    default_size: tuple[int, int]
+    needs_image: bool = False
+    embeds_guidance: bool = False
+    tiny_decode: Computation | None = None
+    step_cache: StepCache | None = None
+    with_chunks: Callable[..., Any] | None = None
+    with_mask: Callable[..., Any] | None = None
+
+
 @dataclass(frozen=True)
 class Family:
-    """A model family: everything that the rest of the package needs to know about its models.
+    """A model family: how its checkpoints are recognised and read, and what they compute.
 
     Attributes:
         name: its name, for users.
@@ -73,58 +149,22 @@ class Family:
         other_class_names: further classes, of pipelines that draw with the same networks.
         recognise: tells families of the same class apart, from a checkpoint's folder; it must be
             True for one of them.
-        text_encoders: the text encoders, in the order in which `encode` takes their tokens.
+        text_encoders: the text encoders, in the order in which `Architecture.encode` takes their
+            tokens.
         networks: the other networks that every checkpoint has.
+        check: raises CheckpointError if the components of a checkpoint do not fit together; the
+            first argument is the file that describes the UNet.
+        architecture: says what the networks of a checkpoint compute.
         optional: the networks that a checkpoint may have.
-        apart: networks that no checkpoint has; they are published by themselves.
+        apart: the kinds of networks that are published by themselves. Any number of each can be
+            used beside a checkpoint: the first has the kind's name, others that name, a colon and
+            a name of their own.
         ignored: keys of `model_index.json` without effect on pictures.
         forced_scheduler_settings: settings of the scheduler that replace the file's.
         aligned_sigmas: the sigmas of the schedule "align-your-steps", falling; None if no such
             sigmas were published for the family.
-        needs_image: whether its models go on from a picture or from latents, and draw nothing from
-            noise alone.
         zeros_for_empty_prompt: whether the embeddings of a missing negative prompt are zeros;
             `model_index.json` may say otherwise if this is True.
-        check: raises CheckpointError if the components of a checkpoint do not fit together; the
-            first argument is the file that describes the UNet.
-        encode: `(networks, input_ids, zeroed, weights) -> embeds`. The token ids are
-            `[H, B, E, L]` int32 for H halves of guidance and E text encoders; where there are two
-            halves, the negative prompts come first. `zeroed` is `[H, B]` bool: whether to replace a
-            prompt's embeddings with zeros. `weights` are how much each token counts,
-            `[H, B, E, L]` float32, or None for 1. The embeddings are any structure of arrays
-            `[H, B, ...]`.
-        condition: `(networks, embeds, time_ids, guidance) -> context`. `time_ids` are `[H, N]`
-            float32, the rows of `time_ids` below. `guidance` is `[B]` float32, the guidance scale
-            minus 1, for networks that take it as an input. The context is any structure of arrays
-            `[H, B, ...]` that stay the same while the prompts do.
-        time_ids: `(height, width) -> numbers`: the N numbers that condition a network beside the
-            prompts, such as the size in pixels, `[2, N]` float32: for the negative prompt, and for
-            the prompt. N may be 0.
-        with_chunks: `(context, room, chunks) -> context`: turns the context of one chunk of prompts
-            into that of prompts with `room` chunks, of which `chunks`, `[H, B]` int32, count. Its
-            third axis is that of the chunks where it has tokens.
-        predict: `(networks, latents, timesteps, context) -> prediction`. The latents `[B, h, w, C]`
-            are scaled for the step's noise level, the timesteps are `[B]` float32, the context's
-            arrays are `[B, ...]`. The prediction is `[B, h, w, C]` float32.
-        predict_cached: `(networks, latents, timesteps, context, deep, shallow) -> (prediction,
-            deep)`: the same from cached deep features where `shallow`, `[B]` bool, is True, and
-            with new ones elsewhere; if all are shallow, the deep part does not run. Returns the
-            deep features that were used, too. They are `[B, ...]` in the networks' dtype.
-        deep_shape: the shape `(h, w, C)` of a picture's deep features, from its height and width in
-            pixels.
-        decode: `(networks, latents) -> pictures`: `[B, h, w, C]` float32 to `[B, H, W, 3]` in 0..1.
-        tiny_decode: the same by the tiny VAE.
-        encode_image: `(networks, images) -> latents`: `[B, H, W, 3]` float32 in 0..1 to the mean
-            `[B, h, w, C]` float32 of their latents, which `decode` turns back into the pictures.
-        takes_mask: whether a network takes a mask and a masked picture, and draws nothing without.
-        with_mask: `(context, mask, masked_latents) -> context`: adds to the context of such a
-            network a mask `[B, h, w, 1]`, 1 where the picture is redrawn, and the latents
-            `[B, h, w, C]` of the picture with its masked part in grey.
-        latents_shape: `(h, w, C)` of a picture's latents, from its height and width in pixels.
-        size_multiple: the number of pixels of which both sides of a picture must be multiples.
-        own_size: the default height and width in pixels.
-        embeds_guidance: whether a network takes the guidance scale as an input, so that no negative
-            prompt is predicted for.
     """
 
     name: str
@@ -133,29 +173,13 @@ class Family:
     text_encoders: tuple[Network, ...]
     networks: tuple[Network, ...]
     check: Callable[[Path, "Config"], None]
-    encode: Computation
-    condition: Computation
-    time_ids: Callable[[int, int], np.ndarray]
-    with_chunks: Callable[..., Any]
-    predict: Computation
-    predict_cached: Computation
-    deep_shape: Callable[["Config", int, int], tuple[int, int, int]]
-    decode: Computation
-    tiny_decode: Computation
-    encode_image: Computation
-    takes_mask: Callable[["Config"], bool]
-    with_mask: Callable[..., Any]
-    latents_shape: Callable[["Config", int, int], tuple[int, int, int]]
-    size_multiple: Callable[["Config"], int]
-    own_size: Callable[["Config"], tuple[int, int]]
-    embeds_guidance: Callable[["Config"], bool]
+    architecture: Callable[["Config"], Architecture]
     other_class_names: tuple[str, ...] = ()
     optional: tuple[Network, ...] = ()
     apart: tuple[Network, ...] = ()
     ignored: tuple[str, ...] = ()
     forced_scheduler_settings: Mapping[str, Any] = field(default_factory=dict)
     aligned_sigmas: tuple[float, ...] | None = None
-    needs_image: bool = False
     zeros_for_empty_prompt: bool = False
 
     @property
@@ -167,6 +191,15 @@ class Family:
     def all_networks(self) -> tuple[Network, ...]:
         """All networks that a pipeline may have, text encoders first."""
         return (*self.text_encoders, *self.networks, *self.optional, *self.apart)
+
+    def network(self, name: str) -> Network:
+        """Return the network of a name; it may be one of several of its kind, see `apart`."""
+        kind, _, _ = name.partition(":")
+        return next(network for network in self.all_networks if network.name == kind)
+
+    def needs(self, name: str) -> bool:
+        """Return whether every checkpoint has this network."""
+        return self.network(name) not in (*self.optional, *self.apart)
 
     @property
     def quantized(self) -> frozenset[str]:
@@ -182,7 +215,7 @@ class Config:
         family: the family that it belongs to.
         networks: the configuration of each network that is used, by name.
         schedulers: the schedulers that it can be drawn with.
-        tokens: the number of tokens to which every prompt is cut or padded.
+        tokens: for each text encoder, the number of tokens to which prompts are cut or padded.
         force_zeros_for_empty_prompt: whether the embeddings of a blank negative prompt are zeros.
         recipe: the settings to draw with, if it is known to be distilled.
     """
@@ -190,19 +223,19 @@ class Config:
     family: Family
     networks: Mapping[str, Any]
     schedulers: Schedulers
-    tokens: int
+    tokens: tuple[int, ...]
     force_zeros_for_empty_prompt: bool
     recipe: Recipe | None = None
 
-    @property
-    def embeds_guidance(self) -> bool:
-        """Whether a network takes the guidance scale as an input; see `Family.embeds_guidance`."""
-        return self.family.embeds_guidance(self)
+    @cached_property
+    def architecture(self) -> Architecture:
+        """What the networks compute."""
+        return self.family.architecture(self)
 
     @property
     def takes_mask(self) -> bool:
-        """Whether a network draws only from a picture and a mask; see `Family.takes_mask`."""
-        return self.family.takes_mask(self)
+        """Whether a network draws only from a picture and a mask; see `Architecture.with_mask`."""
+        return self.architecture.with_mask is not None
 
     @property
     def scheduler(self) -> SchedulerConfig:
@@ -246,11 +279,13 @@ def image_size(config: Config, height: int | None, width: int | None) -> tuple[i
         InputError: if a side is too large, or not a multiple of the factor by which the networks
             shrink it.
     """
-    multiple, own = config.family.size_multiple(config), config.family.own_size(config)
+    multiple, default_size = config.architecture.size_multiple, config.architecture.default_size
     if config.recipe is not None and config.recipe.size is not None:
-        own = config.recipe.size
+        default_size = config.recipe.size
     sizes = []
-    for name, given, default in zip(("height", "width"), (height, width), own, strict=True):
+    for name, given, default in zip(
+        ("height", "width"), (height, width), default_size, strict=True
+    ):
         size = default if given is None else given
         check_count(name, size, multiple, MAX_SIDE)
         if size % multiple:

@@ -1,16 +1,16 @@
 """The parts that families with CLIP text encoders, a UNet and a VAE have in common."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Computation, Config, Network
+from pipeline.families.family import Architecture, Computation, Config, Network, StepCache
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.shapes import tiny_vae_of, vae_of
@@ -39,17 +39,23 @@ def check(file: Path, config: Config) -> None:
     why = "the VAE's latent_channels", "the text encoders' width"
     if unet.takes_mask:
         channels, why = 2 * channels + 1, (f"2 * {channels} + 1, from {why[0]}", why[1])
+    if len({*config.tokens}) > 1:
+        names = ", ".join(map(str, config.text_encoders))
+        raise CheckpointError(
+            f"{file}: the tokenizers of {names} have model_max_length {config.tokens}; expected"
+            " one length for all, because the UNet takes their states side by side"
+        )
     check_unet_size(file, "in_channels", unet.in_channels, channels, why[0])
     check_unet_size(file, "cross_attention_dim", unet.cross_attention_dim, width, why[1])
 
 
 def encode_prompts(
     text_encoders: Sequence[CLIPTextEncoder],
-    input_ids: Array,
+    input_ids: Sequence[Array],
     zeroed: Array,
-    weights: Array | None = None,
+    weights: Sequence[Array] | None = None,
 ) -> Embeds:
-    """Return `prompt_embeds` and `pooled_prompt_embeds`; see `Family.encode`.
+    """Return `prompt_embeds` and `pooled_prompt_embeds`; see `Architecture.encode`.
 
     Weights change the hidden states alone.
 
@@ -57,12 +63,13 @@ def encode_prompts(
         The hidden states `[H, B, L, D]` of all text encoders side by side, and the pooled
         embeddings `[H, B, P]` of the last one, which are None if it has no projection.
     """
-    halves, ids = len(input_ids), joined(input_ids)
-    outputs = [encoder(ids[:, i]) for i, encoder in enumerate(text_encoders)]
+    halves = len(zeroed)
+    outputs = [encoder(joined(ids)) for encoder, ids in zip(text_encoders, input_ids, strict=True)]
     hidden = [states for states, _ in outputs]
     if weights is not None:
-        own = joined(weights)
-        hidden = [weighted(states, own[:, i]) for i, states in enumerate(hidden)]
+        hidden = [
+            weighted(states, joined(counts)) for states, counts in zip(hidden, weights, strict=True)
+        ]
     embeds = split(jnp.concatenate(hidden, axis=-1), halves)
     embeds = jnp.where(zeroed[:, :, None, None], 0, embeds)
     _, pooled = outputs[-1]
@@ -86,38 +93,35 @@ def weighted(states: Array, weights: Array) -> Array:
     return jnp.where(unchanged, states, after.astype(states.dtype))
 
 
-def encoder(*names: str) -> Computation:
-    """Return the computation that encodes prompts by the text encoders of these names."""
+def encode(
+    names: Sequence[str],
+    networks: Networks,
+    input_ids: Sequence[Array],
+    zeroed: Array,
+    weights: Sequence[Array] | None = None,
+) -> Embeds:
+    """Encode prompts by the text encoders of these names; see `Architecture.encode`."""
+    return encode_prompts([networks[name] for name in names], input_ids, zeroed, weights)
 
-    def encode(
-        networks: Networks, input_ids: Array, zeroed: Array, weights: Array | None = None
-    ) -> Embeds:
-        return encode_prompts([networks[name] for name in names], input_ids, zeroed, weights)
 
-    return Computation(names, encode)
-
-
-def condition(networks: Networks, embeds: Embeds, time_ids: Array, guidance: Array) -> Context:
-    """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
+def condition(
+    networks: Networks, embeds: Embeds, size: Array, is_negative: Array, guidance: Array
+) -> Context:
+    """Return the UNet's context for prompts, `[H, B, ...]`; see `Architecture.condition`."""
     hidden, _ = embeds
     halves = len(hidden)
-    found = networks["unet"].condition(joined(hidden), guidance=jnp.tile(guidance, halves))
-    return jax.tree.map(lambda batch: split(batch, halves), found)
-
-
-def no_time_ids(height: int, width: int) -> np.ndarray:
-    """Return the numbers of families whose UNet takes none, `[2, 0]`; see `Family.time_ids`."""
-    return np.empty((2, 0), np.float32)
+    context = networks["unet"].condition(joined(hidden), guidance=jnp.tile(guidance, halves))
+    return jax.tree.map(lambda batch: split(batch, halves), context)
 
 
 def with_chunks(context: Context, room: int, chunks: Array) -> Context:
-    """Add the chunks' axis to the keys and values `[H, B, L, ...]`; see `Family.with_chunks`."""
+    """Add the chunks' axis to keys and values `[H, B, L, ...]`; see `Architecture.with_chunks`."""
     keys_values = tuple(jnp.repeat(each[:, :, None], room, axis=2) for each in context.keys_values)
     return context._replace(keys_values=keys_values, chunks=chunks)
 
 
 def predict(networks: Networks, latents: Array, timesteps: Array, context: Context) -> Array:
-    """Run the UNet; see `Family.predict`."""
+    """Run the UNet; see `Architecture.predict`."""
     return networks["unet"](latents, timesteps, context)
 
 
@@ -129,7 +133,7 @@ def predict_cached(
     deep: Array,
     shallow: Array,
 ) -> tuple[Array, Array]:
-    """Run the UNet, or where possible its shallow part alone; see `Family.predict_cached`."""
+    """Run the UNet, or where possible its shallow part alone; see `StepCache`."""
     unet: UNet = networks["unet"]
 
     def renewed() -> Array:
@@ -165,13 +169,8 @@ def encode_image(networks: Networks, images: Array) -> Array:
     return scale(vae.config, mean)
 
 
-def takes_mask(config: Config) -> bool:
-    """Return whether the UNet is for inpainting."""
-    return config.networks["unet"].takes_mask
-
-
 def with_mask(context: Context, mask: Array, masked_latents: Array) -> Context:
-    """Add a mask and a masked picture to a context `[2 or 1, B, ...]`; see `Family.with_mask`."""
+    """Add a mask and a masked picture to a context; see `Architecture.with_mask`."""
     masked = masked_input(mask, masked_latents)
     halves = len(context.keys_values[0])
     return context._replace(masked=jnp.broadcast_to(masked, (halves, *masked.shape)))
@@ -200,29 +199,34 @@ def latents_shape(config: Config, height: int, width: int) -> tuple[int, int, in
     return height // factor, width // factor, config.networks["vae"].latent_channels
 
 
-def size_multiple(config: Config) -> int:
-    """Return the factor by which VAE and UNet together shrink a picture's sides."""
-    halvings = len(config.networks["unet"].block_out_channels) - 1
-    return config.networks["vae"].scale_factor * 2**halvings
+def architecture(
+    config: Config, condition: Callable[..., Context] = condition, *, needs_image: bool = False
+) -> Architecture:
+    """Return what the networks of a checkpoint compute.
 
-
-def own_size(config: Config) -> tuple[int, int]:
-    """Return the height and width in pixels that the UNet was trained for."""
-    height, width = config.networks["unet"].sample_size
+    `condition` is the function of `Architecture.condition`.
+    """
+    unet, names = config.networks["unet"], (*config.text_encoders,)
     factor = config.networks["vae"].scale_factor
-    return height * factor, width * factor
-
-
-def embeds_guidance(config: Config) -> bool:
-    """Return whether the UNet takes the guidance scale as an input."""
-    return config.networks["unet"].time_cond_proj_dim is not None
+    height, width = unet.sample_size
+    return Architecture(
+        encode=Computation(names, partial(encode, names)),
+        condition=Computation(("unet",), condition),
+        predict=Computation(("unet",), predict),
+        decode=Computation(("vae",), decode),
+        encode_image=Computation(("vae",), encode_image),
+        latents_shape=partial(latents_shape, config),
+        size_multiple=factor * 2 ** (len(unet.block_out_channels) - 1),
+        default_size=(height * factor, width * factor),
+        needs_image=needs_image,
+        embeds_guidance=unet.time_cond_proj_dim is not None,
+        tiny_decode=None if config.tiny_vae is None else Computation(("tiny_vae",), tiny_decode),
+        step_cache=StepCache(Computation(("unet",), predict_cached), partial(deep_shape, config)),
+        with_chunks=with_chunks,
+        with_mask=with_mask if unet.takes_mask else None,
+    )
 
 
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
 TINY_VAE_NETWORK = Network("tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of)
 UNET_CLASS = "UNet2DConditionModel"
-PREDICT = Computation(("unet",), predict)
-PREDICT_CACHED = Computation(("unet",), predict_cached)
-DECODE = Computation(("vae",), decode)
-TINY_DECODE = Computation(("tiny_vae",), tiny_decode)
-ENCODE_IMAGE = Computation(("vae",), encode_image)

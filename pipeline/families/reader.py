@@ -5,8 +5,8 @@ not implement, is an error that names the file, the key and the value. Keys that
 out default to the values of diffusers' and transformers' own classes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,7 +26,7 @@ from pipeline.families.single_files import (
     scheduler_settings,
 )
 from pipeline.families.stable_diffusion import SD_1, SD_2
-from pipeline.families.tiny_vae import read_beside
+from pipeline.families.tiny_vae import read_tiny_vae_beside
 from pipeline.schedulers.choice import read_schedulers
 from pipeline.schedulers.config import CLASS_NAMES
 from pipeline.schedulers.recipes import LATENT_CONSISTENCY, Recipe, find_model_recipe
@@ -45,6 +45,10 @@ OTHER_FAMILIES = {
     "Upscale": "an upscaler",
     "Depth2Img": "a depth-to-image model",
 }
+# Readers of networks that are used beside a checkpoint, by the names in `Family.apart`.
+BESIDE: Mapping[str, Callable[[Network, Component, Config, Path], Any]] = {
+    "tiny_vae": read_tiny_vae_beside
+}
 TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
 # Folders of a checkpoint that only the safety checker needs.
 SAFETY_CHECKER = ("safety_checker", "feature_extractor")
@@ -59,7 +63,7 @@ class FamilyReader:
         safety_checker: False leaves out the checkpoint's safety checker.
         vae: a VAE that replaces the checkpoint's own.
         unet: the same for a UNet.
-        tiny_vae: a tiny VAE to use beside it.
+        beside: networks to use beside it, by name; see `Family.apart`. None stands for none.
         recipe: the settings of a distilled model; see `for_model`.
     """
 
@@ -67,7 +71,7 @@ class FamilyReader:
     safety_checker: bool = True
     vae: Component | None = None
     unet: Component | None = None
-    tiny_vae: Component | None = None
+    beside: Mapping[str, Component | None] = field(default_factory=dict)
     recipe: Recipe | None = None
 
     def for_model(self, model: str) -> "FamilyReader":
@@ -83,8 +87,8 @@ class FamilyReader:
     @property
     def replacements(self) -> dict[str, Component]:
         """Networks that are not the checkpoint's own, by name."""
-        given = {"vae": self.vae, "unet": self.unet, "tiny_vae": self.tiny_vae}
-        return {name: other for name, other in given.items() if other is not None}
+        others = {"vae": self.vae, "unet": self.unet, **self.beside}
+        return {name: other for name, other in others.items() if other is not None}
 
     def describe(self, class_name: object) -> str:
         """Return a phrase that says what an unsupported class is, or "" if it is unknown.
@@ -100,7 +104,7 @@ class FamilyReader:
         Raises:
             CheckpointError: if a setting is not supported; the message names file, key and value.
         """
-        config = self._with_tiny_vae(self._read(folder), folder)
+        config = self._with_networks_beside(self._read(folder), folder)
         config.family.check(folder / "unet/config.json", config)
         other = self._by_contents(config)
         if other is None:
@@ -118,7 +122,7 @@ class FamilyReader:
         folder, replaced = CONFIGS / kind.folder, self.replacements
         own = {name: part for name, part in kind.sections.items() if name not in replaced}
         config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, own)
-        config = self._with_tiny_vae(config, tensors.where)
+        config = self._with_networks_beside(config, tensors.where)
         config.family.check(tensors.where, config)
         other = self._by_contents(config)
         if other is not None:
@@ -127,7 +131,7 @@ class FamilyReader:
 
     def _by_contents(self, config: Config) -> "FamilyReader | None":
         """Return a reader with the recipe that a UNet shows without its name, if there is one."""
-        if self.recipe is not None or not config.embeds_guidance:
+        if self.recipe is not None or not config.architecture.embeds_guidance:
             return None
         return replace(self, recipe=LATENT_CONSISTENCY[config.family.name])
 
@@ -150,17 +154,18 @@ class FamilyReader:
                 forced | (recipe.scheduler_settings if recipe else {}),
                 family.aligned_sigmas,
             ),
-            tokens=read_length(folder / str(family.text_encoders[0].tokenizer)),
+            tokens=tuple(read_length(folder / str(x.tokenizer)) for x in family.text_encoders),
             force_zeros_for_empty_prompt=force_zeros,
             recipe=recipe,
         )
 
-    def _with_tiny_vae(self, config: Config, where: Path) -> Config:
-        if self.tiny_vae is None:
-            return config
-        [part] = config.family.apart
-        found = read_beside(part, self.tiny_vae, config.networks["vae"], where)
-        return replace(config, networks={**config.networks, part.name: found})
+    def _with_networks_beside(self, config: Config, where: Path) -> Config:
+        networks = dict(config.networks)
+        for name, component in self.replacements.items():
+            if name in self.beside:
+                network = config.family.network(name)
+                networks[name] = BESIDE[network.name](network, component, config, where)
+        return replace(config, networks=networks)
 
     def _read_network(self, folder: Path, part: Network, family: Family) -> Any:
         replacement = self.replacements.get(part.name)

@@ -40,13 +40,18 @@ def read_refiner(base: Config, unet: Component) -> Config:
         published = part.read(CONFIGS / kind.folder / part.name / "config.json")
         with unet.open() as tensors:
             network = fit_network(part, published, unet.where, tensors)
-    names = {part.name for part in family.all_networks} - {DENOISER}
-    shared = {name: own for name, own in base.networks.items() if name in names}
+    kinds = {part.name for part in family.all_networks} - {DENOISER}
+    shared = {
+        name: network
+        for name, network in base.networks.items()
+        if base.family.network(name).name in kinds
+    }
     config = replace(
         base,
         family=family,
         networks={DENOISER: network, **shared},
         force_zeros_for_empty_prompt=False,  # as in the published refiner's `model_index.json`
+        tokens=base.tokens[-len(family.text_encoders) :],
         recipe=None,
     )
     try:

@@ -3,16 +3,16 @@
 The pooled prompt and the picture's size condition the UNet too.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from pipeline.families import latent_unet
-from pipeline.families.family import Computation, Config, Family, Network
+from pipeline.families.family import Config, Family, Network
 from pipeline.families.halves import joined, split
 from pipeline.families.latent_unet import Embeds, Networks
 from pipeline.models.clip import CLIPTextEncoder
@@ -38,7 +38,7 @@ def is_refiner(folder: Path) -> bool:
 def check(file: Path, config: Config, numbers: int = 6) -> None:
     """Raise CheckpointError if the UNet does not fit the other networks.
 
-    `numbers` is N of `Family.time_ids`.
+    `numbers` is the number of add_time_ids.
     """
     latent_unet.check(file, config)
     addition = config.networks["unet"].addition
@@ -51,23 +51,35 @@ def check(file: Path, config: Config, numbers: int = 6) -> None:
     )
 
 
-def time_ids(height: int, width: int) -> np.ndarray:
-    """Return the add_time_ids `[2, 6]` float32 of a whole picture, in pixels.
+def condition_on(
+    numbers: Callable[[Array, Array], Array],
+    networks: Networks,
+    embeds: Embeds,
+    size: Array,
+    is_negative: Array,
+    guidance: Array,
+) -> Context:
+    """Return the UNet's context for prompts, `[H, B, ...]`; see `Architecture.condition`.
 
-    They are the original size, the top and left of the crop, and the target size.
+    `numbers` makes the add_time_ids `[H, N]` float32 of a picture's size and the halves.
     """
-    return np.array([[height, width, 0, 0, height, width]] * 2, np.float32)
-
-
-def condition(networks: Networks, embeds: Embeds, time_ids: Array, guidance: Array) -> Context:
-    """Return the UNet's context for prompts, `[H, B, ...]`; see `Family.condition`."""
     hidden, pooled = embeds
     assert pooled is not None  # the second text encoder has a projection
     halves, images = hidden.shape[:2]
-    numbers = jnp.broadcast_to(time_ids[:, None], (halves, images, time_ids.shape[-1]))
-    given = joined(hidden), joined(pooled), joined(numbers)
-    found = networks["unet"].condition(*given, jnp.tile(guidance, halves))
-    return jax.tree.map(lambda batch: split(batch, halves), found)
+    time_ids = numbers(size, is_negative)
+    time_ids = jnp.broadcast_to(time_ids[:, None], (halves, images, time_ids.shape[-1]))
+    inputs = joined(hidden), joined(pooled), joined(time_ids)
+    context = networks["unet"].condition(*inputs, jnp.tile(guidance, halves))
+    return jax.tree.map(lambda batch: split(batch, halves), context)
+
+
+def time_ids(size: Array, is_negative: Array) -> Array:
+    """Return the add_time_ids `[H, 6]` float32 of a whole picture, in pixels.
+
+    They are the original size, the top and left of the crop, and the target size.
+    """
+    numbers = jnp.concatenate([size, jnp.zeros(2), size])
+    return jnp.broadcast_to(numbers, (len(is_negative), 6))
 
 
 SDXL = Family(
@@ -113,20 +125,5 @@ SDXL = Family(
     ),
     zeros_for_empty_prompt=True,
     check=check,
-    encode=latent_unet.encoder("text_encoder", "text_encoder_2"),
-    condition=Computation(("unet",), condition),
-    time_ids=time_ids,
-    with_chunks=latent_unet.with_chunks,
-    predict=latent_unet.PREDICT,
-    predict_cached=latent_unet.PREDICT_CACHED,
-    deep_shape=latent_unet.deep_shape,
-    decode=latent_unet.DECODE,
-    tiny_decode=latent_unet.TINY_DECODE,
-    encode_image=latent_unet.ENCODE_IMAGE,
-    takes_mask=latent_unet.takes_mask,
-    with_mask=latent_unet.with_mask,
-    latents_shape=latent_unet.latents_shape,
-    size_multiple=latent_unet.size_multiple,
-    own_size=latent_unet.own_size,
-    embeds_guidance=latent_unet.embeds_guidance,
+    architecture=partial(latent_unet.architecture, condition=partial(condition_on, time_ids)),
 )

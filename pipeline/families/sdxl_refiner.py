@@ -8,7 +8,8 @@ conditions the UNet.
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
+import jax.numpy as jnp
+from jax import Array
 
 from pipeline.families import latent_unet, sdxl
 from pipeline.families.sdxl import SDXL
@@ -18,13 +19,14 @@ TEXT_ENCODERS = ("text_encoder_2",)
 AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE = 6.0, 2.5
 
 
-def time_ids(height: int, width: int) -> np.ndarray:
-    """Return the add_time_ids `[2, 5]` float32 of a whole picture, in pixels.
+def time_ids(size: Array, is_negative: Array) -> Array:
+    """Return the add_time_ids `[H, 5]` float32 of a whole picture, in pixels.
 
     They are the original size, the top and left of the crop, and the score.
     """
-    scores = NEGATIVE_AESTHETIC_SCORE, AESTHETIC_SCORE
-    return np.array([[height, width, 0, 0, score] for score in scores], np.float32)
+    score = jnp.where(is_negative, NEGATIVE_AESTHETIC_SCORE, AESTHETIC_SCORE)
+    rest = jnp.broadcast_to(jnp.append(size, jnp.zeros(2)), (len(score), 4))
+    return jnp.concatenate([rest, score[:, None]], axis=1)
 
 
 SDXL_REFINER = replace(
@@ -36,8 +38,8 @@ SDXL_REFINER = replace(
     text_encoders=tuple(part for part in SDXL.text_encoders if part.name in TEXT_ENCODERS),
     ignored=(*SDXL.ignored, "text_encoder", "tokenizer"),
     aligned_sigmas=None,
-    needs_image=True,
-    check=partial(sdxl.check, numbers=time_ids(0, 0).shape[1]),
-    encode=latent_unet.encoder(*TEXT_ENCODERS),
-    time_ids=time_ids,
+    check=partial(sdxl.check, numbers=5),
+    architecture=partial(
+        latent_unet.architecture, condition=partial(sdxl.condition_on, time_ids), needs_image=True
+    ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from pipeline.families import latent_unet
-from pipeline.families.family import Computation, Family, Network
+from pipeline.families.family import Family, Network
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_safety_checker, read_text_encoder
 from pipeline.models.safety_checker import SafetyChecker
@@ -72,21 +72,6 @@ SD_1 = Family(
         0.029,
     ),
     check=latent_unet.check,
-    encode=latent_unet.encoder("text_encoder"),
-    condition=Computation(("unet",), latent_unet.condition),
-    time_ids=latent_unet.no_time_ids,
-    with_chunks=latent_unet.with_chunks,
-    predict=latent_unet.PREDICT,
-    predict_cached=latent_unet.PREDICT_CACHED,
-    deep_shape=latent_unet.deep_shape,
-    decode=latent_unet.DECODE,
-    tiny_decode=latent_unet.TINY_DECODE,
-    encode_image=latent_unet.ENCODE_IMAGE,
-    takes_mask=latent_unet.takes_mask,
-    with_mask=latent_unet.with_mask,
-    latents_shape=latent_unet.latents_shape,
-    size_multiple=latent_unet.size_multiple,
-    own_size=latent_unet.own_size,
-    embeds_guidance=latent_unet.embeds_guidance,
+    architecture=latent_unet.architecture,
 )
 SD_2 = replace(SD_1, recognise=is_version_2, aligned_sigmas=None)

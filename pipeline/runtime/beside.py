@@ -8,7 +8,7 @@ from flax import nnx
 
 from pipeline.checkpoints import weights
 from pipeline.checkpoints.checkpoint import Component
-from pipeline.families.family import Config, Family
+from pipeline.families.family import Architecture, Config
 from pipeline.runtime.compiled import CompiledSampler, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -35,7 +35,7 @@ class Beside:
     @property
     def own(self) -> str:
         """The name of the network of its own."""
-        [name] = self.config.family.predict.networks
+        [name] = self.config.architecture.predict.networks
         return name
 
 
@@ -53,7 +53,7 @@ def models_of(
     if second is None:
         return [first]
     other = replace(target, config=second.config, quantization=None)
-    shared = _shared_names(target.config.family, second)
+    shared = _shared_names(target.config.architecture, second)
     programs = [name for name in program_names(other) if name not in shared]
     own = trace_networks(second.config, target.dtype, cache)
     return [first, Model("refiner", other, own, [second.own], programs)]
@@ -89,15 +89,17 @@ def resized_beside(run: CompiledSampler, first: CompiledSampler, second: Beside)
 
 def _shared(first: CompiledSampler, second: Beside) -> dict[str, jax.stages.Compiled]:
     """Return the first model's programs that run the same networks of both models."""
-    names = _shared_names(first.target.config.family, second)
+    names = _shared_names(first.target.config.architecture, second)
     return {name: each for name, each in first.executables.items() if name in names}
 
 
-def _shared_names(first: Family, second: Beside) -> set[str]:
+def _shared_names(first: Architecture, second: Beside) -> set[str]:
     """Return the names of the programs that run the same networks of both models."""
 
     def is_shared(program: Entry) -> bool:
-        of_first, of_second = (program.networks(each) for each in (first, second.config.family))
+        of_first, of_second = (
+            program.networks(each) for each in (first, second.config.architecture)
+        )
         return of_first == of_second and second.own not in of_second
 
     return {name for name, program in PROGRAMS.items() if is_shared(program)}

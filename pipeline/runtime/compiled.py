@@ -160,7 +160,7 @@ class CompiledSampler:
         }
 
     def _run(self, program: str, *arguments: Any) -> Any:
-        names = programs.network_names(program, self._config.family)
+        names = programs.network_names(program, self._config.architecture)
         weights = {name: self.parameters.leaves[name] for name in names}
         return self.executables[program](weights, *arguments)
 
@@ -175,11 +175,11 @@ class CompiledSampler:
         Returns:
             The decoded pictures `[B, H, W, 3]` float32 in 0..1.
         """
-        images, tokens = self.shapes.images, self.shapes.prompt_tokens
+        images = self.shapes.images
         every = np.ones(images, bool)
         # One picture on each device is enough, except for `decode`, whose pictures are returned.
         one = np.arange(images) % (images // self.mesh.shape["images"]) == 0
-        ids = np.zeros((2, images, len(self._config.text_encoders), tokens), np.int32)
+        ids = [np.zeros((2, images, count), np.int32) for count in self.target.prompt_tokens]
         zeroed, guidance = np.zeros((2, images), bool), np.zeros(images, np.float32)
         embeds = self.encode(self.blank_embeds(), every, ids, zeroed)
         chosen = np.zeros((2, images), np.int32)
@@ -259,10 +259,10 @@ class CompiledSampler:
         self,
         embeds: Embeds,
         new: np.ndarray,
-        input_ids: np.ndarray,
+        input_ids: Sequence[np.ndarray],
         zeroed: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
-        weights: np.ndarray | None = None,
+        weights: Sequence[np.ndarray] | None = None,
         chunks: np.ndarray | None = None,
     ) -> Embeds:
         """Return embeddings with those of new pictures' prompts.
@@ -272,23 +272,25 @@ class CompiledSampler:
         Args:
             embeds: those of all slots, which are gone afterwards: their memory is used again.
             new: `[B]` bool, the slots of the new pictures. The other arguments matter only there.
-            input_ids: `[2, B, E, C * L]` int32 for C chunks, the negative prompts first; see
-                `Family.encode`.
-            zeroed: `[2, B]` bool; see `Family.encode`.
+            input_ids: for each text encoder `[2, B, C * L]` int32 for C chunks, the negative
+                prompts first; see `Architecture.encode`.
+            zeroed: `[2, B]` bool; see `Architecture.encode`.
             vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; see
                 `CLIPTextEncoder`. None means zeros.
-            weights: how much each token counts, `[2, B, E, C * L]` float32; None means 1.
+            weights: how much each token counts, like `input_ids` but float32; None means 1.
             chunks: `[2, B]` int32, the number of chunks of each prompt, at most C; None means 1.
         """
         tokens = Tokens(
-            ids=input_ids,
-            weights=np.ones(input_ids.shape, np.float32) if weights is None else weights,
+            ids=(*input_ids,),
+            weights=tuple(weights or (np.ones(ids.shape, np.float32) for ids in input_ids)),
             zeroed=zeroed,
             chunks=np.ones(zeroed.shape, np.int32) if chunks is None else chunks,
         )
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
         per_device = len(new) // self.mesh.shape["images"]
-        sources = _sources(new, per_device, [each.swapaxes(0, 1) for each in tokens])
+        sources = _sources(
+            new, per_device, [each.swapaxes(0, 1) for each in jax.tree.leaves(tokens)]
+        )
         placed = jax.device_put(tokens, self._by_half)
         return self._run("encode", embeds, self._put_columns(sources), placed, rows)
 
@@ -315,8 +317,8 @@ class CompiledSampler:
         own, of_chunks = jax.device_put((chosen, numbers), self._by_half)
         places, guided = self._put_columns((new, guidance))
         every = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
-        given = places, every, own, self._time_ids, guided, of_chunks
-        return self._run("condition", context, *given)
+        inputs = places, every, own, *self._picture, guided, of_chunks
+        return self._run("condition", context, *inputs)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:
@@ -327,9 +329,11 @@ class CompiledSampler:
         return jax.device_put(tuple(arrays), self._whole)
 
     @cached_property
-    def _time_ids(self) -> Array:
-        found = self._config.family.time_ids(self.shapes.height, self.shapes.width)
-        return jax.device_put(found, self._of_half)
+    def _picture(self) -> tuple[Array, Array]:
+        """The size of pictures, and which half is that of the negative prompts."""
+        size = np.array([self.shapes.height, self.shapes.width], np.float32)
+        is_negative = np.array([True, False])
+        return jax.device_put((size, is_negative), (self._whole, self._of_half))
 
     def _put_columns(self, arrays: Any) -> Any:
         """Copy arrays `[B, ...]` to the devices, each device its slots' part."""

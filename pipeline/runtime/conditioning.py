@@ -24,14 +24,15 @@ class Tokens(NamedTuple, Generic[A]):
     """The tokens of the prompts in B slots.
 
     Attributes:
-        ids: `[H, B, E, C * L]` int32 for up to C chunks; see `Family.encode`.
-        weights: how much each counts, `[H, B, E, C * L]` float32.
-        zeroed: `[H, B]` bool; see `Family.encode`.
+        ids: for each text encoder `[H, B, C * L]` int32 for up to C chunks; see
+            `Architecture.encode`.
+        weights: how much each counts, likewise float32.
+        zeroed: `[H, B]` bool; see `Architecture.encode`.
         chunks: the number of chunks of each prompt, `[H, B]` int32.
     """
 
-    ids: A
-    weights: A
+    ids: tuple[A, ...]
+    weights: tuple[A, ...]
     zeroed: A
     chunks: A
 
@@ -80,7 +81,9 @@ def encode(
 
 def chunk_of(tokens: Tokens[Array], i: Array | int, count: int) -> Tokens[Array]:
     """Return the tokens of chunk i of `count`."""
-    ids, weights = (looping.chunk(each, i, count) for each in (tokens.ids, tokens.weights))
+    ids, weights = jax.tree.map(
+        lambda part: looping.chunk(part, i, count), (tokens.ids, tokens.weights)
+    )
     return tokens._replace(ids=ids, weights=weights)
 
 

@@ -61,9 +61,8 @@ def trace_networks(
     """
 
     def trace() -> dict[str, Any]:
-        own = {part.name: part.dtype for part in config.family.all_networks}
         return {
-            name: nnx.eval_shape(partial(make, own[name] or dtype))
+            name: nnx.eval_shape(partial(make, config.family.network(name).dtype or dtype))
             for name, make in module_factories(config, quantization).items()
         }
 
@@ -132,8 +131,8 @@ def module_factories(
 
         return make
 
-    networks = {network.name: network for network in config.family.all_networks}
-    return {name: factory(networks[name], own) for name, own in config.networks.items()}
+    network_of = config.family.network
+    return {name: factory(network_of(name), own) for name, own in config.networks.items()}
 
 
 def _progress_bar(title: str) -> Any:

@@ -110,7 +110,7 @@ class Plan:
         mesh = make_mesh(devices[:used], images, per_picture)
         for height, _ in self.sizes:
             check_rows(self.config, mesh, height)
-        shapes = Shapes(images, *self.sizes[0], self.config.tokens, self.chunks)
+        shapes = Shapes(images, *self.sizes[0], self.chunks)
         target = Target(self.config, dtype, mesh, shapes, self.step_cache, self.quantization)
         return Room(models_of(target, self._traced(dtype, cache), self.second, cache), cache)
 

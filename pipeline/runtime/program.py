@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
-from pipeline.families.family import Config
+from pipeline.families.family import Config, StepCache
 from pipeline.platforms import CompilerOptions
 from pipeline.schedulers.table import REMEMBERED, Kept, State
 
@@ -27,22 +27,16 @@ SLOT_AXES = ("images",), (None, "images")
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sizes fixed at compilation: slots, the pictures' sides in pixels, and tokens.
+    """The sizes fixed at compilation: slots, the pictures' sides in pixels, and chunks.
 
-    `images` is the number of slots, which is the most pictures of a request. `tokens` are those of
-    a chunk, and `chunks` the most that a prompt can have.
+    `images` is the number of slots, which is the most pictures of a request. `chunks` is the most
+    chunks of a prompt.
     """
 
     images: int
     height: int
     width: int
-    tokens: int
     chunks: int = 1
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The most tokens of a prompt, with the start and the end of each chunk."""
-        return self.chunks * self.tokens
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,12 @@ class Target:
     def latents_shape(self) -> tuple[int, int, int]:
         """The shape `(h, w, C)` of a picture's latents."""
         size = self.shapes.height, self.shapes.width
-        return self.config.family.latents_shape(self.config, *size)
+        return self.config.architecture.latents_shape(*size)
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """The most tokens of a prompt for each text encoder, with each chunk's start and end."""
+        return tuple(self.shapes.chunks * count for count in self.config.tokens)
 
     @property
     def kept_spec(self) -> Kept:
@@ -82,7 +81,7 @@ class Target:
     def predicted_halves(self) -> int:
         """The number of halves of guidance that the networks predict for, on all devices."""
         by_half = self.mesh.shape["guidance"] == 2
-        return 2 if by_half or not self.config.embeds_guidance else 1
+        return 2 if by_half or not self.config.architecture.embeds_guidance else 1
 
     @property
     def devices_per_picture(self) -> int:
@@ -97,12 +96,16 @@ class Target:
     @property
     def deep_spec(self) -> Any:
         """The shape and sharding of all slots' deep features; None without step caching."""
-        if not self.step_cache:
+        if (cache := self.caching) is None:
             return None
-        size = self.shapes.height, self.shapes.width
-        own = self.config.family.deep_shape(self.config, *size)
+        shape = cache.shape(self.shapes.height, self.shapes.width)
         sharding = NamedSharding(self.mesh, P("guidance", "images", "rows"))
-        return spec((self.predicted_halves, self.shapes.images, *own), self.dtype, sharding)
+        return spec((self.predicted_halves, self.shapes.images, *shape), self.dtype, sharding)
+
+    @property
+    def caching(self) -> StepCache | None:
+        """How a step uses deep features of an earlier one; None if it does not."""
+        return self.config.architecture.step_cache if self.step_cache else None
 
     @property
     def state_spec(self) -> State:
@@ -121,9 +124,9 @@ def check_rows(config: Config, mesh: Mesh, height: int) -> None:
     """
     if (rows := mesh.shape["rows"]) == 1:
         return
-    family, devices = config.family, rows * mesh.shape["guidance"]
-    latent_rows, *_ = family.latents_shape(config, height, height)
-    multiple = max(family.size_multiple(config) * rows, height // latent_rows * devices)
+    architecture, devices = config.architecture, rows * mesh.shape["guidance"]
+    latent_rows, *_ = architecture.latents_shape(height, height)
+    multiple = max(architecture.size_multiple * rows, height // latent_rows * devices)
     if height % multiple:
         raise InputError(
             f"height is {height}; with devices_per_picture {devices}, expected a multiple of"

@@ -15,7 +15,7 @@ from jax import Array
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pipeline.families.family import Family
+from pipeline.families.family import Architecture
 from pipeline.kernels import rows
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
 from pipeline.runtime import conditioning, looping, sampler
@@ -44,7 +44,7 @@ class Programs:
 
     def __init__(self, target: Target, networks: Mapping[str, nnx.Module]):
         self._target = target
-        self._family = target.config.family
+        self._architecture = target.config.architecture
         self._whole = NamedSharding(target.mesh, P())
         self._by_image = NamedSharding(target.mesh, P("images"))
         self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
@@ -95,8 +95,8 @@ class Programs:
             networks = self._networks(weights)
             for name, own in zip(encoders, vectors, strict=True):
                 networks[name] = partial(networks[name], vectors=own)
-            given = tokens.ids, tokens.zeroed, tokens.weights
-            return self._family.encode.run(networks, *given)
+            inputs = tokens.ids, tokens.zeroed, tokens.weights
+            return self._architecture.encode.run(networks, *inputs)
 
         weights = self._weights_spec("encode")
         one = jax.eval_shape(partial(conditioning.chunk_of, i=0, count=count), tokens)
@@ -121,22 +121,24 @@ class Programs:
     def condition(self) -> Program:
         """Return the program that writes the context of pictures' prompts into their slots."""
         texts, count = (self._embeds_spec,) * MAX_TEXTS, self._target.shapes.chunks
-        blank = self._family.time_ids(0, 0)  # for its shape; the numbers are data
-        time_ids = spec(blank.shape, jnp.float32, self._of_half)
+        size = spec((2,), jnp.float32, self._whole)
+        is_negative = spec((2,), jnp.bool_, self._of_half)
         guidance = self._column_spec(jnp.float32)
         chosen, chunks = self._half_spec((), jnp.int32), self._half_spec((), jnp.int32)
 
         def condition_chunk(
             weights: Weights,
-            time_ids: Array,
+            picture: tuple[Array, Array],
             embeds: Embeds,
             guidance: Array,
             chunks: Array,
             room: int = 1,
         ) -> Context:
-            networks = self._networks(weights)
-            found = self._family.condition.run(networks, embeds, time_ids, guidance)
-            return found if count == 1 else self._family.with_chunks(found, room, chunks)
+            networks, architecture = self._networks(weights), self._architecture
+            context = architecture.condition.run(networks, embeds, *picture, guidance)
+            if count == 1 or architecture.with_chunks is None:
+                return context
+            return architecture.with_chunks(context, room, chunks)
 
         weights = self._weights_spec("condition")
         one = jax.tree.map(
@@ -146,7 +148,7 @@ class Programs:
         found = partial(condition_chunk, room=count)
         context = jax.tree.map(
             lambda leaf: self._half_spec(leaf.shape[2:], leaf.dtype),
-            jax.eval_shape(found, weights, time_ids, one, guidance, chunks),
+            jax.eval_shape(found, weights, (size, is_negative), one, guidance, chunks),
         )
 
         def condition(
@@ -155,21 +157,22 @@ class Programs:
             new: Array,
             texts: tuple[Embeds, ...],
             chosen: Array,
-            time_ids: Array,
+            size: Array,
+            is_negative: Array,
             guidance: Array,
             chunks: Array,
         ) -> Context:
-            run = partial(condition_chunk, weights, time_ids)
+            run = partial(condition_chunk, weights, (size, is_negative))
             given = new, texts, chosen, guidance, chunks
             return conditioning.condition(run, context, *given)
 
         new = self._column_spec(jnp.bool_)
-        args = (weights, context, new, texts, chosen, time_ids, guidance, chunks)
+        args = (weights, context, new, texts, chosen, size, is_negative, guidance, chunks)
         return self._apart(condition, args, shardings(context), self._options(), donated=(1,))
 
     def encode_image(self) -> Program:
         """Return the program that encodes the pictures that new ones start from."""
-        run = self._family.encode_image.run
+        run = self._architecture.encode_image.run
 
         def encode(
             weights: Weights, images: Array, noise: Array, coefficients: Array, wanted: Array
@@ -211,8 +214,8 @@ class Programs:
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
         given = {"gather": gather} if by_half else {}
         only_prompts = self._target.predicted_halves == 1
-        takes_mask = self._target.config.takes_mask
-        family, is_cached = self._family, self._target.step_cache
+        architecture, caching = self._architecture, self._target.caching
+        with_mask = architecture.with_mask
 
         def step(
             weights: Weights,
@@ -222,15 +225,15 @@ class Programs:
             kept: Kept,
             deep: sampler.Deep,
         ) -> sampler.Stepped:
-            stage = family.predict_cached if is_cached else family.predict
-            predict = partial(stage.run, self._networks(weights))
-            if not is_cached:
+            computation = architecture.predict if caching is None else caching.predict
+            predict = partial(computation.run, self._networks(weights))
+            if caching is None:
                 predict = sampler.uncached(predict)
             if only_prompts:
                 context = jax.tree.map(lambda leaf: leaf[1:], context)
-            if takes_mask:
-                context = family.with_mask(context, kept.mask, kept.x0)
-            tasks, parts = unpack(work), None if takes_mask else kept
+            if with_mask is not None:
+                context = with_mask(context, kept.mask, kept.x0)
+            tasks, parts = unpack(work), kept if with_mask is None else None
             return sampler.step(form, predict, state, context, tasks, parts, deep=deep, **given)
 
         images, state = self._target.shapes.images, self._target.state_spec
@@ -244,7 +247,7 @@ class Programs:
 
     def decode(self) -> Program:
         """Return the program that turns latents into pictures."""
-        run = self._family.decode.run
+        run = self._architecture.decode.run
 
         def decode(weights: Weights, latents: Array, wanted: Array) -> tuple[Array, Array]:
             decoder = partial(run, self._networks(weights))
@@ -258,7 +261,9 @@ class Programs:
 
     def tiny_decode(self) -> Program:
         """Return the program that decodes with the tiny VAE, at any evaluation of a run."""
-        run = self._family.tiny_decode.run
+        computation = self._architecture.tiny_decode
+        assert computation is not None
+        run = computation.run
         factor = self._target.shapes.height // self._target.latents_shape[0]
         shrink = max(1, factor // PREVIEW_PIXELS)
 
@@ -329,7 +334,9 @@ class Programs:
         return Program(mapped, args, outputs, options, donated)
 
     def _weights_spec(self, name: str) -> dict[str, list[Any]]:
-        return {network: self._leaves[network] for network in network_names(name, self._family)}
+        return {
+            network: self._leaves[network] for network in network_names(name, self._architecture)
+        }
 
     def _scalar_spec(self, dtype: Any) -> Any:
         return spec((), dtype, self._whole)
@@ -344,11 +351,10 @@ class Programs:
 
     @cached_property
     def _tokens_spec(self) -> Tokens[Array]:
-        shapes = self._target.shapes
-        tokens = len(self._target.config.text_encoders), shapes.prompt_tokens
+        counts = self._target.prompt_tokens
         return Tokens(
-            ids=self._half_spec(tokens, jnp.int32),
-            weights=self._half_spec(tokens, jnp.float32),
+            ids=tuple(self._half_spec((count,), jnp.int32) for count in counts),
+            weights=tuple(self._half_spec((count,), jnp.float32) for count in counts),
             zeroed=self._half_spec((), jnp.bool_),
             chunks=self._half_spec((), jnp.int32),
         )
@@ -380,13 +386,13 @@ class Entry:
     """
 
     build: Callable[[Programs], Program]
-    networks: Callable[[Family], tuple[str, ...]]
+    networks: Callable[[Architecture], tuple[str, ...]]
     sized: bool = True
     exists: Callable[[Target], bool] = lambda _: True
 
 
 def _has_tiny_vae(target: Target) -> bool:
-    return target.config.tiny_vae is not None
+    return target.config.architecture.tiny_decode is not None
 
 
 def _is_checked(target: Target) -> bool:
@@ -395,14 +401,16 @@ def _is_checked(target: Target) -> bool:
 
 # The programs by name, the slowest to compile first.
 PROGRAMS: dict[str, Entry] = {
-    "step": Entry(Programs.step, lambda family: family.predict.networks),
-    "decode": Entry(Programs.decode, lambda family: family.decode.networks),
+    "step": Entry(Programs.step, lambda model: model.predict.networks),
+    "decode": Entry(Programs.decode, lambda model: model.decode.networks),
     "tiny_decode": Entry(
-        Programs.tiny_decode, lambda family: family.tiny_decode.networks, exists=_has_tiny_vae
+        Programs.tiny_decode,
+        lambda model: () if model.tiny_decode is None else model.tiny_decode.networks,
+        exists=_has_tiny_vae,
     ),
-    "encode_image": Entry(Programs.encode_image, lambda family: family.encode_image.networks),
-    "encode": Entry(Programs.encode, lambda family: family.encode.networks, sized=False),
-    "condition": Entry(Programs.condition, lambda family: family.condition.networks, sized=False),
+    "encode_image": Entry(Programs.encode_image, lambda model: model.encode_image.networks),
+    "encode": Entry(Programs.encode, lambda model: model.encode.networks, sized=False),
+    "condition": Entry(Programs.condition, lambda model: model.condition.networks, sized=False),
     "enter": Entry(Programs.enter, lambda _: ()),
     "noise": Entry(Programs.noise, lambda _: ()),
     "vary": Entry(Programs.vary, lambda _: ()),
@@ -415,9 +423,9 @@ def program_names(target: Target) -> list[str]:
     return [name for name, entry in PROGRAMS.items() if entry.exists(target)]
 
 
-def network_names(program: str, family: Family) -> tuple[str, ...]:
+def network_names(program: str, architecture: Architecture) -> tuple[str, ...]:
     """Return the names of the networks whose parameters a program takes."""
-    return PROGRAMS[program].networks(family)
+    return PROGRAMS[program].networks(architecture)
 
 
 def cache_key(name: str, target: Target) -> object:
@@ -427,14 +435,17 @@ def cache_key(name: str, target: Target) -> object:
     because all schedulers run the same programs.
     """
     config, shapes, entry = target.config, target.shapes, PROGRAMS[name]
-    family = config.family
-    others = {part.name for part in (*family.optional, *family.apart)} - {*entry.networks(family)}
-    networks = {part: read for part, read in config.networks.items() if part not in others}
+    family, used = config.family, entry.networks(config.architecture)
+    networks = {
+        name: network
+        for name, network in config.networks.items()
+        if name in used or family.needs(name)
+    }
     sides = (shapes.height, shapes.width) if entry.sized else None
     model = family.class_name, family.name, networks, target.dtype.name
-    tokens = shapes.tokens, shapes.chunks
+    tokens = config.tokens, shapes.chunks
     modes = ["step_cache"] if target.step_cache and name == "step" else []
-    if target.quantization and not family.quantized.isdisjoint(entry.networks(family)):
+    if target.quantization and not family.quantized.isdisjoint(used):
         modes.append(target.quantization)
     return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *modes
 

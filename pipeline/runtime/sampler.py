@@ -23,7 +23,7 @@ Context = Any
 # Deep features of pictures, `[halves, B, h, w, C]`, or `[B, h, w, C]` for a network. They are None
 # without step caching.
 Deep = Array | None
-# See `Family.predict_cached`.
+# See `StepCache.predict`.
 Predict = Callable[[Array, Array, Context, Deep, Array], tuple[Array, Deep]]
 Stepped = tuple[State, Deep]
 Decode = Callable[[Array], Array]

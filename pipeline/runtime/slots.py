@@ -35,11 +35,11 @@ class Start:
     """All that the n pictures of a request start from.
 
     Attributes:
-        input_ids: `[V, 2, n, E, C * L]` int32, the negative prompts first, for V texts that the
-            prompts have in turn, at most `MAX_TEXTS`.
-        weights: how much each token counts, `[V, 2, n, E, C * L]` float32.
+        input_ids: for each text encoder `[V, 2, n, C * L]` int32, the negative prompts first, for V
+            texts that the prompts have in turn, at most `MAX_TEXTS`.
+        weights: how much each token counts, likewise float32.
         chunks: `[V, 2, n]` int32, the number of chunks of each prompt, at most C.
-        zeroed: `[V, 2, n]` bool; see `Family.encode`.
+        zeroed: `[V, 2, n]` bool; see `Architecture.encode`.
         texts: `[n]`, how many of the V texts each picture has.
         vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; None if there are
             none.
@@ -51,8 +51,8 @@ class Start:
         origin: the pictures to start from; None starts from noise alone.
     """
 
-    input_ids: np.ndarray
-    weights: np.ndarray
+    input_ids: tuple[np.ndarray, ...]
+    weights: tuple[np.ndarray, ...]
     chunks: np.ndarray
     zeroed: np.ndarray
     texts: np.ndarray
@@ -186,23 +186,28 @@ class Slots:
                 self.texts.append(self.run.blank_embeds())
             if text:
                 self._changing.update(having)
-            fields = "input_ids", "zeroed", "weights", "chunks"
-            ids, zeroed, weights, chunks = (self._prompts(having, name, text) for name in fields)
+            encoders = range(len(next(iter(having.values())).start.input_ids))
             self.texts[text] = self.run.encode(
                 self.texts[text],
                 slot_mask(self._count, having),
-                ids,
-                zeroed,
+                [
+                    self._prompts(having, text, lambda start, i=i: start.input_ids[i])
+                    for i in encoders
+                ],
+                self._prompts(having, text, lambda start: start.zeroed),
                 vectors,
-                weights,
-                chunks,
+                [
+                    self._prompts(having, text, lambda start, i=i: start.weights[i])
+                    for i in encoders
+                ],
+                self._prompts(having, text, lambda start: start.chunks),
             )
 
-    def _prompts(self, entries: Entries, field: str, text: int) -> np.ndarray:
+    def _prompts(
+        self, entries: Entries, text: int, field: Callable[[Start], np.ndarray]
+    ) -> np.ndarray:
         """Return what a field of the starts says of a text of the prompts, `[2, B, ...]`."""
-        return self._placed(
-            entries, lambda entry: getattr(entry.start, field)[text, :, entry.row], axis=1
-        )
+        return self._placed(entries, lambda entry: field(entry.start)[text, :, entry.row], axis=1)
 
     def switch(self, entries: Entries, texts: Mapping[int, tuple[int, int]]) -> None:
         """Let prompts of pictures in slots have other texts in the evaluations that follow.

@@ -34,7 +34,7 @@ class Task(NamedTuple, Generic[A]):
     `halves`: int32, the halves of guidance that it needs: 2, 1 for the prompt alone, or 0 if there
     is nothing to do.
     `shallow`: bool, whether the shallow part of the network runs alone; see
-    `Family.predict_cached`.
+    `StepCache.predict`.
     """
 
     row: Table[A]

@@ -12,6 +12,7 @@ from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     SCHEDULERS,
     SIGMA_KEYS,
+    Flow,
     SchedulerConfig,
     largest_offset,
     read_scheduler,
@@ -38,6 +39,8 @@ class Schedulers:
     @property
     def sigma_schedules(self) -> tuple[str, ...]:
         """The sigma schedules that a request can ask for."""
+        if isinstance(self.own.training, Flow):
+            return (DEFAULT_SIGMAS,)
         aligned = () if self.aligned_sigmas is None else (ALIGNED,)
         return DEFAULT_SIGMAS, *SIGMA_KEYS.values(), *aligned
 
@@ -65,6 +68,9 @@ class Schedulers:
         if scheduler in self.refused:
             raise InputError(f"scheduler {scheduler!r} cannot draw this: {self.refused[scheduler]}")
         config = self.configs[scheduler] if scheduler else self.own
+        if isinstance(config.training, Flow):
+            _check_unspaced(sigma_schedule, timestep_spacing, timesteps)
+            return config
         if sigma_schedule == ALIGNED and self.aligned_sigmas is None:
             raise InputError(
                 f"sigma_schedule is {ALIGNED!r}, which this model's family has no table for;"
@@ -79,6 +85,17 @@ class Schedulers:
         }
         given = {name: value for name, value in changes.items() if value is not None}
         return _checked(replace(config, **given))
+
+
+def _check_unspaced(sigma_schedule: str, timestep_spacing: str, timesteps: Sequence[int]) -> None:
+    """Refuse settings that a run of flow matching has no use for."""
+    asked = {
+        "sigma_schedule": sigma_schedule not in ("", DEFAULT_SIGMAS),
+        "timestep_spacing": timestep_spacing,
+        "timesteps": timesteps,
+    }
+    for name in (name for name, value in asked.items() if value):
+        raise InputError(f"{name} does not fit this model of flow matching; leave it out")
 
 
 def _checked(config: SchedulerConfig) -> SchedulerConfig:

@@ -12,6 +12,7 @@ MAX_INFERENCE_STEPS = 50  # per request
 
 OFF = (False, None)
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
+FLOW_PREDICTION = "flow_prediction"
 SPACINGS = ("linspace", "leading", "trailing")
 # Defaults of most classes.
 DEFAULTS: Mapping[str, Any] = {
@@ -230,7 +231,23 @@ SCHEDULERS = {
         eta=0.3,
     ),
 }
-CLASS_NAMES = tuple(dict.fromkeys(scheduler.name for scheduler in SCHEDULERS.values()))
+# Keys that only `use_dynamic_shifting` reads.
+_DYNAMIC = "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len", "time_shift_type"
+# The class that models of flow matching name. Their runs are drawn by "euler" alone.
+FLOW_CLASS = SchedulerClass(
+    "FlowMatchEulerDiscreteScheduler",
+    supported={
+        "invert_sigmas": (False,),
+        "shift_terminal": (None,),
+        "stochastic_sampling": (False,),
+        "use_dynamic_shifting": (False,),
+    },
+    predictions=(FLOW_PREDICTION,),
+)
+CLASS_NAMES = (
+    *dict.fromkeys(scheduler.name for scheduler in SCHEDULERS.values()),
+    FLOW_CLASS.name,
+)
 # Keys that published files carry for another class, or for options that are refused above.
 ELSEWHERE = (
     *("clip_sample_range", "sample_max_value", "dynamic_thresholding_ratio", "noise_sampler_seed"),
@@ -242,6 +259,32 @@ ELSEWHERE = (
 
 
 @dataclass(frozen=True)
+class Betas:
+    """Training that mixes x0 and noise by variances (Ho et al. 2020).
+
+    `start`, `end`: the first and the last variance that a timestep adds, and `schedule`, the way
+    between them.
+    `zero_snr`: whether latents have no signal left at the last training timestep.
+    """
+
+    start: float
+    end: float
+    schedule: str
+    zero_snr: bool = False
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Training on straight lines from x0 to noise (Liu et al. 2022, "Flow straight and fast").
+
+    `shift`: how much more of a run's steps are spent near noise (Esser et al. 2024, section 5.3.2);
+    1 spaces them evenly.
+    """
+
+    shift: float
+
+
+@dataclass(frozen=True)
 class SchedulerConfig:
     """A noise schedule and the method that follows it; `name` is a key of `SCHEDULERS`.
 
@@ -249,7 +292,6 @@ class SchedulerConfig:
     "align-your-steps".
     `set_alpha_to_one`: True ends the last step without noise, False with the noise of the first
     training timestep.
-    `rescale_betas_zero_snr`: whether latents have no signal left at the last training timestep.
     `eta`: the share of noise in DDIM and TCD.
     `timesteps`: the timesteps of a run, falling, in place of spaced ones.
     `aligned_sigmas`: the sigmas of "align-your-steps", falling; None if the family has none.
@@ -257,18 +299,21 @@ class SchedulerConfig:
 
     name: str
     num_train_timesteps: int
-    beta_start: float
-    beta_end: float
-    beta_schedule: str
+    training: Betas | Flow
     prediction_type: str
     timestep_spacing: str
     steps_offset: int
     sigma_schedule: str
     set_alpha_to_one: bool
-    rescale_betas_zero_snr: bool
     eta: float = 0.0
     timesteps: tuple[int, ...] | None = None
     aligned_sigmas: tuple[float, ...] | None = None
+
+    @property
+    def betas(self) -> Betas:
+        """The variances of training; methods that need them draw no models of flow matching."""
+        assert isinstance(self.training, Betas)
+        return self.training
 
 
 def count_evaluations(name: str, steps: int, strength: float = 1.0) -> int:
@@ -319,6 +364,8 @@ def read_scheduler(
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = StrictJson(path)
+    if keys.values.get("_class_name") == named == FLOW_CLASS.name:
+        return _read_flow(keys, chosen or "euler")
     keys.values |= forced
     name = chosen or _name(keys, named)
     own = SCHEDULERS[name]
@@ -328,10 +375,13 @@ def read_scheduler(
     config = SchedulerConfig(
         name=name,
         num_train_timesteps=keys.size("num_train_timesteps", 1000),
-        beta_start=keys.positive("beta_start", defaults["beta_start"]),
-        beta_end=keys.positive("beta_end", defaults["beta_end"]),
-        beta_schedule=keys.one_of(
-            "beta_schedule", ("linear", "scaled_linear"), defaults["beta_schedule"]
+        training=Betas(
+            start=keys.positive("beta_start", defaults["beta_start"]),
+            end=keys.positive("beta_end", defaults["beta_end"]),
+            schedule=keys.one_of(
+                "beta_schedule", ("linear", "scaled_linear"), defaults["beta_schedule"]
+            ),
+            zero_snr=own.zero_snr and bool(keys.one_of("rescale_betas_zero_snr", (*OFF, True))),
         ),
         prediction_type=keys.one_of("prediction_type", own.predictions),
         timestep_spacing=keys.one_of("timestep_spacing", SPACINGS, defaults["timestep_spacing"]),
@@ -339,8 +389,6 @@ def read_scheduler(
         sigma_schedule=_sigma_schedule(keys) if own.sigma_schedules else DEFAULT_SIGMAS,
         set_alpha_to_one=own.alpha_to_one is None
         or keys.take("set_alpha_to_one", bool, own.alpha_to_one),
-        rescale_betas_zero_snr=own.zero_snr
-        and bool(keys.one_of("rescale_betas_zero_snr", (*OFF, True))),
         eta=own.eta or 0.0,
     )
     for key, right in own.supported.items():
@@ -352,6 +400,31 @@ def read_scheduler(
     keys.drop(*ELSEWHERE)
     keys.finish()
     _check(keys, config, forced)
+    return config
+
+
+def _read_flow(keys: StrictJson, name: str) -> SchedulerConfig:
+    """Read the file of a model of flow matching."""
+    if name != "euler":
+        right = "a class of another kind: models of flow matching are drawn by 'euler' alone"
+        raise keys.error("_class_name", FLOW_CLASS.name, right)
+    config = SchedulerConfig(
+        name=name,
+        num_train_timesteps=keys.size("num_train_timesteps", 1000),
+        training=Flow(keys.positive("shift", 1.0)),
+        prediction_type=keys.one_of("prediction_type", FLOW_CLASS.predictions, FLOW_PREDICTION),
+        timestep_spacing="linspace",
+        steps_offset=0,
+        sigma_schedule=DEFAULT_SIGMAS,
+        set_alpha_to_one=True,
+    )
+    for key, right in FLOW_CLASS.supported.items():
+        keys.one_of(key, right, right[0])
+    for key in SIGMA_KEYS:
+        keys.one_of(key, OFF, False)
+    keys.drop(*_DYNAMIC)
+    keys.finish()
+    _check(keys, config, {})
     return config
 
 
@@ -368,11 +441,13 @@ def _check(keys: StrictJson, config: SchedulerConfig, forced: Mapping[str, Any])
         right = f"at least {MAX_INFERENCE_STEPS}, the most steps of a request"
         raise keys.error("num_train_timesteps", config.num_train_timesteps, right)
     _check_offset(keys, config, forced="steps_offset" in forced)
-    without_signal = config.rescale_betas_zero_snr and config.prediction_type == "epsilon"
+    if isinstance(config.training, Flow):
+        return
+    without_signal = config.betas.zero_snr and config.prediction_type == "epsilon"
     if without_signal and SCHEDULERS[config.name].whole_timesteps:
         right = "'v_prediction' with rescale_betas_zero_snr: without signal, this scheduler cannot"
         raise keys.error("prediction_type", "epsilon", f"{right} tell the picture from the noise")
-    for key, beta in (("beta_start", config.beta_start), ("beta_end", config.beta_end)):
+    for key, beta in (("beta_start", config.betas.start), ("beta_end", config.betas.end)):
         if beta >= 1:
             raise keys.error(key, beta, "a number below 1")
 

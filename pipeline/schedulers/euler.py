@@ -6,7 +6,8 @@ by sigma, which is the noise.
 
 import numpy as np
 
-from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
+from pipeline.schedulers.config import DEFAULT_SIGMAS, Flow, SchedulerConfig
+from pipeline.schedulers.flow import flow_euler
 from pipeline.schedulers.mixtures import noise_part, schedule_at, variance_preserving
 from pipeline.schedulers.sigmas import (
     spaced_sigmas,
@@ -26,6 +27,8 @@ def euler(config: SchedulerConfig, steps: int) -> Schedule:
 
     Karras et al. 2022, algorithm 1 with no churn.
     """
+    if isinstance(config.training, Flow):
+        return flow_euler(config, config.training, steps)
     timesteps, sigmas = euler_sigmas(config, steps)
     return _schedule(config, timesteps, sigmas[:-1], [sigmas[1:] - sigmas[:-1]])
 

@@ -45,13 +45,16 @@ def stride(config: SchedulerConfig, steps: int) -> int:
 def noise_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarray]:
     """Return the coefficients of latents and prediction that give the noise.
 
-    For v (Salimans and Ho 2022): v = now.signal * noise - now.noise * x0.
+    For v (Salimans and Ho 2022): v = now.signal * noise - now.noise * x0. For flow matching, where
+    both shares have the sum 1: the prediction is noise - x0.
     """
     match config.prediction_type:
         case "epsilon":
             return np.zeros_like(now.noise), np.ones_like(now.noise)
         case "sample":
             return 1 / now.noise, -now.signal / now.noise
+        case "flow_prediction":
+            return np.ones_like(now.noise), now.signal
         case _:
             return now.noise, now.signal
 
@@ -63,6 +66,8 @@ def x0_part(config: SchedulerConfig, now: Mixture) -> tuple[np.ndarray, np.ndarr
             return 1 / now.signal, -now.noise / now.signal
         case "sample":
             return np.zeros_like(now.signal), np.ones_like(now.signal)
+        case "flow_prediction":
+            return np.ones_like(now.signal), -now.noise
         case _:
             return now.signal, -now.noise
 

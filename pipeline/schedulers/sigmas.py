@@ -24,12 +24,12 @@ def alphas_cumprod(config: SchedulerConfig) -> np.ndarray:
     lowest sigmas come from 1 - alpha, which keeps only a few digits, and networks are trained
     and run with these rounded values.
     """
-    start, end, count = config.beta_start, config.beta_end, config.num_train_timesteps
-    if config.beta_schedule == "linear":
+    start, end, count = config.betas.start, config.betas.end, config.num_train_timesteps
+    if config.betas.schedule == "linear":
         betas = np.linspace(start, end, count, dtype=np.float32)
     else:  # scaled_linear: linear in the square root
         betas = np.linspace(start**0.5, end**0.5, count, dtype=np.float32) ** 2
-    if config.rescale_betas_zero_snr:
+    if config.betas.zero_snr:
         betas = _zero_terminal_snr(betas)
     return _cumprod(1 - betas)
 
@@ -53,7 +53,7 @@ def _cumprod(alphas: np.ndarray) -> np.ndarray:
 def train_sigmas(config: SchedulerConfig) -> np.ndarray:
     """Return the noise level at every training timestep, `[T]` float32, rising."""
     alphas = alphas_cumprod(config)
-    if config.rescale_betas_zero_snr:
+    if config.betas.zero_snr:
         alphas[-1] = LEAST_ALPHA
     return np.sqrt((1 - alphas) / alphas)
 

@@ -201,27 +201,17 @@ class Tokenizers:
                 tokenizer's folder in the checkpoint.
 
         Raises:
-            CheckpointError: if a tokenizer cannot be loaded, as in `Tokenizer.load`, or if two
-                return different numbers of ids.
+            CheckpointError: if a tokenizer cannot be loaded, as in `Tokenizer.load`.
         """
-        loaded = {name: Tokenizer.load(folder / name, limit) for name, limit in limits.items()}
-        first, *others = loaded
-        length = loaded[first].length
-        for name in others:
-            if loaded[name].length != length:
-                raise CheckpointError(
-                    f"{folder}/{name}/tokenizer_config.json: model_max_length is "
-                    f"{loaded[name].length}; it must be {length}, as in {first}/"
-                )
-        return cls(tuple(loaded.values()))
+        return cls(tuple(Tokenizer.load(folder / name, limit) for name, limit in limits.items()))
 
     @property
     def length(self) -> int:
-        """L, the number of ids that every prompt becomes."""
-        return self.each[0].length
+        """The fewest ids that a prompt becomes for any of the text encoders."""
+        return min(tokenizer.length for tokenizer in self.each)
 
     def tokenize(self, prompts: Sequence[Prompt]) -> tuple[np.ndarray, list[str]]:
-        """Return the ids of several prompts for every text encoder.
+        """Return the ids of several prompts for text encoders of one length.
 
         Returns:
             `input_ids` `[n, E, L]` int32 for E encoders, and for each prompt the end that did not

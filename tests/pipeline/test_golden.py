@@ -105,7 +105,7 @@ def test_the_shapes_promised_are_covered() -> None:
     )
     assert any(config.scheduler.prediction_type == "v_prediction" for config in configs)
     assert any(config.scheduler.sigma_schedule == "karras" for config in configs)
-    assert any(config.embeds_guidance for config in configs)
+    assert any(config.architecture.embeds_guidance for config in configs)
     assert {config.scheduler.name for config in configs} >= {"euler", "pndm", "ddim"}
     assert {
         config.networks["unet"].use_linear_projection

@@ -60,7 +60,8 @@ def test_each_chunk_is_encoded_by_itself() -> None:
         both = np.stack([np.resize(blank, own.shape), own]).repeat(4, axis=1)
         new, zeroed = np.ones(4, bool), np.zeros((2, 4), bool)
         numbers = np.stack([np.ones(4, np.int32), np.full(4, chunks, np.int32)])
-        embeds = run.encode(run.blank_embeds(), new, both, zeroed, chunks=numbers)
+        rows = [*np.moveaxis(both, 2, 0)]  # of each text encoder
+        embeds = run.encode(run.blank_embeds(), new, rows, zeroed, chunks=numbers)
         chosen, guidance = np.zeros((2, 4), np.int32), np.zeros(4, np.float32)
         return run.condition(run.blank_context(), new, [embeds], chosen, guidance, numbers)
 

@@ -93,7 +93,7 @@ def test_the_plan_of_the_command_line_counts_it(capsys: pytest.CaptureFixture[st
 
 def target(**more: Any) -> Target:
     mesh = make_mesh(jax.devices()[:1], 2)
-    return Target(read_config(SMALLEST), FLOAT32, mesh, Shapes(2, 16, 16, 77), **more)
+    return Target(read_config(SMALLEST), FLOAT32, mesh, Shapes(2, 16, 16), **more)
 
 
 def test_only_programs_of_the_unet_differ() -> None:
@@ -110,9 +110,9 @@ def load(folder: Path, quantization: str | None) -> tuple[Parameters, Adapters]:
     found = find_networks(checkpoint, FLOAT32, quantization=quantization)
     mesh = make_mesh(jax.devices()[:1], 1)
     parameters = Parameters(load_networks(found, place_on(mesh)), found)
-    family = checkpoint.config.family
-    encoders = [part.name for part in family.text_encoders]
-    return parameters, Adapters(parameters, mesh, encoders, family.predict.networks)
+    config = checkpoint.config
+    denoisers = config.architecture.predict.networks
+    return parameters, Adapters(parameters, mesh, [*config.text_encoders], denoisers)
 
 
 def values(parameters: Parameters) -> dict[tuple[Any, ...], list[np.ndarray]]:

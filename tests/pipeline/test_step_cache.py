@@ -66,7 +66,9 @@ def by_hand(pipe: SDXLPipeline, interval: int, guided: int) -> np.ndarray:
         GenerateRequest(PROMPT, "a ring", seed=7, num_inference_steps=STEPS), images=1
     )
     run, start = pipe._compiled, drawing.first.start
-    both = encoded(run, np.repeat(start.input_ids[0], pipe.facts.images_per_request, axis=1))
+    both = encoded(
+        run, np.repeat(np.stack(start.input_ids, 3)[0], pipe.facts.images_per_request, axis=1)
+    )
     contexts = [jax.tree.map(lambda leaf, half=half: leaf[half, :1], both) for half in range(2)]
     deep, shallow = parts()
     schedule = drawing.first.schedule
@@ -153,7 +155,7 @@ def target(**more: Any) -> Target:
         read_config(SMALLEST),
         FLOAT32,
         make_mesh(jax.devices()[:1], 2),
-        Shapes(2, 16, 16, 77),
+        Shapes(2, 16, 16),
         **more,
     )
 

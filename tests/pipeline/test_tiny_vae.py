@@ -24,8 +24,8 @@ PROMPT = "a red star"
 
 def target(*, tiny: bool) -> Target:
     component = fetch_tiny_vae(TINY) if tiny else None
-    config = FamilyReader(tiny_vae=component).read(SMALLEST)
-    return Target(config, FLOAT32, make_mesh(jax.devices()[:1], 2), Shapes(2, 16, 16, 77))
+    config = FamilyReader(beside={"tiny_vae": component}).read(SMALLEST)
+    return Target(config, FLOAT32, make_mesh(jax.devices()[:1], 2), Shapes(2, 16, 16))
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,8 @@ def ours(
     used, length = tokens[0].chunks, networks.tokenizers.length
     ids = np.stack([each.input_ids.reshape(CHUNKS, length)[:used] for each in tokens], axis=1)
     zeroed = jnp.zeros((1, used), bool)
-    states, pooled = encode_prompts(networks.text_encoders, jnp.asarray(ids[None]), zeroed)
+    rows = [*jnp.moveaxis(jnp.asarray(ids[None]), 2, 0)]  # of each text encoder
+    states, pooled = encode_prompts(networks.text_encoders, rows, zeroed)
     weights = np.stack([each.weights[: used * length] for each in tokens])
     whole = np.asarray(states).reshape(used * length, -1)
     return whole, None if pooled is None else np.asarray(pooled)[0, 0], weights

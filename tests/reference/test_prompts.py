@@ -44,10 +44,10 @@ def test_weighted_states_agree(name: str) -> None:
     parts = [part for fragment in section for part in placement.place(*fragment)]
     tokens = ours.tokenizers.tokens(parts)
     ids, weights = (
-        jnp.asarray(np.stack([getattr(each, of) for each in tokens])[None, None])
+        [jnp.asarray(getattr(each, of))[None, None] for each in tokens]
         for of in ("input_ids", "weights")
     )
     for i in range(count):
-        np.testing.assert_array_equal(ids[0, 0, i], states[f"input_ids_{i + 1}"][0])
+        np.testing.assert_array_equal(ids[i][0, 0], states[f"input_ids_{i + 1}"][0])
     found, _ = encode_prompts(ours.text_encoders, ids, jnp.zeros((1, 1), bool), weights)
     assert relative_error(np.asarray(found[0]), np.concatenate(expected, axis=-1)) <= 1e-5

@@ -20,13 +20,20 @@ from tests.pipeline.models.test_vae import CONFIG as VAE
 from tests.pipeline.models.test_vae import vae
 
 IMAGES = 2
+SIZE = jnp.array([24.0, 32.0])  # height and width
+HALVES = jnp.array([True, False])  # whether each is the negative prompts'
 Embeds = tuple[jax.Array, jax.Array | None]
 
 
 def encode(negative: np.ndarray, zero: list[bool]) -> Embeds:
     both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
     encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
-    return _encode(encoders, jnp.asarray(both), jnp.array([zero, [False, False]]))
+    return _encode(encoders, by_encoder(both), jnp.array([zero, [False, False]]))
+
+
+def by_encoder(both: np.ndarray) -> list[jax.Array]:
+    """Return an array `[2, B, E, L]` for each text encoder."""
+    return [*jnp.moveaxis(jnp.asarray(both), 2, 0)]
 
 
 _encode = nnx.jit(latent_unet.encode_prompts)
@@ -59,9 +66,9 @@ def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
 
 
 def weigh(weights: np.ndarray) -> Embeds:
-    both = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None].repeat(2, axis=2))
+    both = by_encoder(np.stack([IDS[::-1], IDS])[:, :, None].repeat(2, axis=2))
     encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
-    return _encode(encoders, both, jnp.zeros((2, IMAGES), bool), jnp.asarray(weights))
+    return _encode(encoders, both, jnp.zeros((2, IMAGES), bool), by_encoder(weights))
 
 
 def test_weights_multiply_hidden_states_and_keep_their_mean() -> None:
@@ -83,9 +90,9 @@ def test_weights_multiply_hidden_states_and_keep_their_mean() -> None:
 
 def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
     config = replace(TEXT, projection_dim=None, penultimate=False)
-    ids = jnp.asarray(np.stack([IDS[::-1], IDS])[:, :, None])  # [2, B, 1, L]
+    ids = jnp.asarray(np.stack([IDS[::-1], IDS]))  # [2, B, L]
     prompt_embeds, pooled = _encode(
-        (text_encoder(config),), ids, jnp.array([[False, True], [False, False]])
+        (text_encoder(config),), [ids], jnp.array([[False, True], [False, False]])
     )
     assert prompt_embeds.shape == (2, IMAGES, 6, 8)
     assert prompt_embeds[0, 0].any()
@@ -94,11 +101,12 @@ def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
 
 
 def test_sizes_of_a_whole_picture() -> None:
-    assert sdxl.time_ids(24, 32).tolist() == [[24, 32, 0, 0, 24, 32]] * 2
+    assert sdxl.time_ids(SIZE, HALVES).tolist() == [[24, 32, 0, 0, 24, 32]] * 2
 
 
 def test_the_refiner_keeps_away_from_a_low_score() -> None:
-    assert sdxl_refiner.time_ids(24, 32).tolist() == [[24, 32, 0, 0, 2.5], [24, 32, 0, 0, 6.0]]
+    time_ids = sdxl_refiner.time_ids(SIZE, HALVES).tolist()
+    assert time_ids == [[24, 32, 0, 0, 2.5], [24, 32, 0, 0, 6.0]]
 
 
 def test_a_mask_is_the_same_in_both_halves() -> None:

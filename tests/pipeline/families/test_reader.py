@@ -1,18 +1,23 @@
 """Published files are read; unsupported ones are refused with the file, key and value named."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pipeline.errors import CheckpointError
-from pipeline.families import read_config
+from pipeline.errors import CheckpointError, InputError
+from pipeline.families import FamilyReader, read_config
 from pipeline.families.family import Config
 from pipeline.families.sdxl_refiner import SDXL_REFINER as FAMILY
+from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionEncoderConfig
+from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.vae_config import VAEConfig
-from pipeline.schedulers.config import SchedulerConfig
-from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
+from pipeline.runtime.loading import trace_networks
+from pipeline.schedulers.config import FLOW_CLASS, SCHEDULERS, Betas, Flow, SchedulerConfig
+from tests.checkpoints import GOLDEN, SMALLEST, change_json, copy_checkpoint
 from tools.published_configs import SD_1, SD_2, SDXL_BASE, SDXL_REFINER, Files, write
 
 UNET = "unet/config.json"
@@ -80,15 +85,12 @@ def test_sdxl_base(folder: Path) -> None:
     assert config.scheduler == SchedulerConfig(
         name="euler",
         num_train_timesteps=1000,
-        beta_start=0.00085,
-        beta_end=0.012,
-        beta_schedule="scaled_linear",
+        training=Betas(0.00085, 0.012, "scaled_linear"),
         prediction_type="epsilon",
         timestep_spacing="leading",
         steps_offset=1,
         sigma_schedule="default",
         set_alpha_to_one=True,
-        rescale_betas_zero_snr=False,
     )
 
 
@@ -354,7 +356,7 @@ def test_keys_that_may_be_left_out(folder: Path) -> None:
     assert config.networks["text_encoder"].vocab_size == 49408
     assert config.networks["vae"].layers_per_block == 1
     assert config.scheduler.timestep_spacing == "linspace"
-    assert config.scheduler.beta_schedule == "linear"
+    assert config.scheduler.betas.schedule == "linear"
     assert config.scheduler.steps_offset == 0
 
 
@@ -542,7 +544,7 @@ def test_an_inpainting_model(tmp_path: Path, published: Files) -> None:
     config = read_config(tmp_path)
     assert config.takes_mask
     assert (config.networks["unet"].in_channels, config.networks["unet"].out_channels) == (9, 4)
-    assert config.family.latents_shape(config, 512, 512)[2] == 4
+    assert config.architecture.latents_shape(512, 512)[2] == 4
     change_json(tmp_path / VAE, latent_channels=8)
     with pytest.raises(CheckpointError, match=r"in_channels = 9 does not fit; expected 17, 2 \* 8"):
         read_config(tmp_path)
@@ -613,4 +615,43 @@ def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     (folder / UNET).unlink()
     (folder / UNET).mkdir()
     with pytest.raises(CheckpointError, match=f"{UNET}: not a readable JSON file: .*directory"):
+        read_config(folder)
+
+
+def test_text_encoders_whose_states_lie_side_by_side_have_one_length(folder: Path) -> None:
+    change_json(folder / "tokenizer_2/tokenizer_config.json", model_max_length=64)
+    with pytest.raises(CheckpointError, match=r"model_max_length \(77, 64\); expected one length"):
+        read_config(folder)
+
+
+def test_any_number_of_networks_may_be_used_beside_a_checkpoint() -> None:
+    tiny = fetch_tiny_vae(GOLDEN / "tiny_vae")
+    names = "tiny_vae", "tiny_vae:sketch", "tiny_vae:fast"
+    config = FamilyReader(beside=dict.fromkeys(names, tiny)).read(SMALLEST)
+    assert {config.networks[name] for name in names} == {config.tiny_vae}
+    networks = trace_networks(config, np.dtype(np.float32))
+    assert all(isinstance(networks[name], TinyVAE) for name in names)
+    plain = read_config(SMALLEST)
+    assert plain.networks.keys() == config.networks.keys() - {*names}
+    assert plain.architecture.tiny_decode is None
+    assert config.architecture.tiny_decode is not None
+
+
+def test_a_model_of_flow_matching(folder: Path) -> None:
+    shifted = {"_class_name": FLOW_CLASS.name, "num_train_timesteps": 1000, "shift": 3.0}
+    (folder / SCHEDULER).write_text(json.dumps(shifted))
+    change_json(folder / INDEX, scheduler=["diffusers", FLOW_CLASS.name])
+    schedulers = read_config(folder).schedulers
+    assert schedulers.own.training == Flow(3.0)
+    assert [*schedulers.configs] == ["euler"]
+    assert schedulers.refused.keys() == SCHEDULERS.keys() - {"euler"}
+    assert schedulers.sigma_schedules == ("default",)
+    with pytest.raises(InputError, match=r"'ddim' cannot draw this: .* drawn by 'euler' alone"):
+        schedulers.choose("ddim")
+    with pytest.raises(InputError, match="sigma_schedule does not fit"):
+        schedulers.choose("euler", sigma_schedule="karras")
+    with pytest.raises(InputError, match="timesteps does not fit"):
+        schedulers.choose("euler", timesteps=(900, 10))
+    change_json(folder / SCHEDULER, use_dynamic_shifting=True)
+    with pytest.raises(CheckpointError, match="use_dynamic_shifting = True"):
         read_config(folder)

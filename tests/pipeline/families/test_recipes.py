@@ -122,7 +122,7 @@ def test_a_models_name_gives_its_scheduler_and_size(tmp_path: Path) -> None:
         "euler-ancestral",
         "trailing",
     )
-    assert turbo.scheduler.beta_end == plain.scheduler.beta_end
+    assert turbo.scheduler.betas.end == plain.scheduler.betas.end
     assert image_size(turbo, None, None) == (512, 512)
     assert image_size(turbo, 64, None) == (64, 512)
 

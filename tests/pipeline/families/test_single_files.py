@@ -196,7 +196,7 @@ def test_a_mark_chooses_the_prediction(marks: list[str], tmp_path: Path) -> None
     file = thin_file(folder, tmp_path / "model.safetensors", extra_keys=marks)
     scheduler = fetch(str(file), None, FamilyReader()).config.scheduler
     assert scheduler.prediction_type == ("v_prediction" if marks else "epsilon")
-    assert scheduler.rescale_betas_zero_snr == ("ztsnr" in marks)
+    assert scheduler.betas.zero_snr == ("ztsnr" in marks)
     assert scheduler.name == "euler"
     chosen = fetch(str(file), None, FamilyReader("ddim")).config.scheduler
     assert (chosen.name, chosen.prediction_type) == ("ddim", scheduler.prediction_type)

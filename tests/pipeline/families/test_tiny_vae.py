@@ -25,7 +25,7 @@ TINY = GOLDEN / "tiny_vae"
 
 
 def read_tiny(tiny: Path, model: Path = GOLDEN / "karras/checkpoint") -> Checkpoint[Config]:
-    return fetch(str(model), None, FamilyReader(tiny_vae=fetch_tiny_vae(tiny)))
+    return fetch(str(model), None, FamilyReader(beside={"tiny_vae": fetch_tiny_vae(tiny)}))
 
 
 def tiny_in_checkpoint(folder: Path) -> Path:

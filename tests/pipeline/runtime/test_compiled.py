@@ -172,9 +172,10 @@ def test_new_pictures_are_encoded_into_the_memory_of_the_others() -> None:
     every, zeroed = np.ones(4, bool), np.zeros((2, 4), bool)
     new = np.array([False, True, False, False])
     chosen, guidance = np.zeros((2, 4), np.int32), np.zeros(4, np.float32)
-    embeds, context = run.encode(run.blank_embeds(), every, ids, zeroed), encoded(run, ids)
+    rows = [*np.moveaxis(ids, 2, 0)]  # of each text encoder
+    embeds, context = run.encode(run.blank_embeds(), every, rows, zeroed), encoded(run, ids)
     kept = jax.tree.map(np.array, (embeds, context))
-    others = run.encode(embeds, new, ids[:, ::-1], zeroed)
+    others = run.encode(embeds, new, [row[:, ::-1] for row in rows], zeroed)
     after = others, run.condition(context, new, [others], chosen, guidance)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((embeds, context)))
     for ours, old in zip(jax.tree.leaves(after), jax.tree.leaves(kept), strict=True):
@@ -187,7 +188,8 @@ def test_each_prompt_has_the_context_of_its_text(devices: int) -> None:
     run = shared_pipeline(devices)._compiled
     ids = np.random.default_rng(2).integers(0, 500, (3, 2, 4, 2, 77)).astype(np.int32)
     every, zeroed, guidance = np.ones(4, bool), np.zeros((2, 4), bool), np.zeros(4, np.float32)
-    texts = [run.encode(run.blank_embeds(), every, each, zeroed) for each in ids]
+    rows = np.moveaxis(ids, 3, 1)  # [texts, encoders, ...]
+    texts = [run.encode(run.blank_embeds(), every, [*row], zeroed) for row in rows]
     chosen = np.array([[0, 2, 1, 0], [1, 2, 0, 0]], np.int32)
     found = run.condition(run.blank_context(), every, texts, chosen, guidance)
     contexts = [encoded(run, each) for each in ids]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from pipeline.families import read_config
+from pipeline.families.family import Computation
+from pipeline.families.halves import joined, split
 from pipeline.runtime import programs
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
@@ -17,22 +20,22 @@ from pipeline.runtime.programs import Programs
 from tests.checkpoints import GOLDEN, PLAIN, SMALLEST
 
 SAFETY = GOLDEN / "safety/checkpoint"
-SHAPES = Shapes(images=4, height=16, width=16, tokens=77)
+SHAPES = Shapes(images=4, height=16, width=16)
 CHOICES = [
     (SMALLEST, "float32", 1, SHAPES),
     (PLAIN, "float32", 1, SHAPES),
     (SMALLEST, "bfloat16", 1, SHAPES),
     (SMALLEST, "float32", 2, SHAPES),
     (SMALLEST, "float32", 8, SHAPES),  # guidance's two halves on separate devices
-    (SMALLEST, "float32", 1, Shapes(images=2, height=16, width=16, tokens=77)),
-    (SMALLEST, "float32", 1, Shapes(images=4, height=24, width=16, tokens=77)),
-    (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=24, tokens=77)),
-    (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=16, tokens=20)),
+    (SMALLEST, "float32", 1, Shapes(images=2, height=16, width=16)),
+    (SMALLEST, "float32", 1, Shapes(images=4, height=24, width=16)),
+    (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=24)),
+    (SMALLEST, "float32", 1, Shapes(images=4, height=16, width=16, chunks=2)),
     (SAFETY, "float32", 1, SHAPES),
     (SAFETY, "float32", 2, SHAPES),
     (SAFETY, "float32", 4, SHAPES),
-    (SAFETY, "float32", 1, Shapes(images=2, height=16, width=16, tokens=77)),
-    (SAFETY, "float32", 1, Shapes(images=4, height=24, width=16, tokens=77)),
+    (SAFETY, "float32", 1, Shapes(images=2, height=16, width=16)),
+    (SAFETY, "float32", 1, Shapes(images=4, height=24, width=16)),
 ]
 
 
@@ -76,3 +79,25 @@ def test_text_and_safety_checker_are_the_same_for_every_size() -> None:
 def lowered(program: Program) -> str:
     """Return the lowered text of a program, as the compiler receives it."""
     return jax.jit(program.function, out_shardings=program.outputs).lower(*program.args).as_text()
+
+
+def test_text_encoders_may_have_prompts_of_different_lengths() -> None:
+    config = read_config(SMALLEST)
+    names = [*config.text_encoders]
+
+    def encode(networks: Any, input_ids: Any, zeroed: Any, weights: Any) -> Any:
+        pairs = zip(names, input_ids, strict=True)
+        return [split(networks[name](joined(ids))[0]) for name, ids in pairs]
+
+    usual = config.architecture
+    architecture = replace(usual, encode=Computation(usual.encode.networks, encode))
+    family = replace(config.family, architecture=lambda config: architecture)
+    shapes = Shapes(images=4, height=16, width=16, chunks=3)
+    mesh, numbers = make_mesh(jax.devices()[:2], 4), np.dtype(np.float32)
+    target = Target(replace(config, family=family, tokens=(20, 16)), numbers, mesh, shapes)
+    program = Programs(target, trace_networks(config, numbers))["encode"]
+    embeds = jax.eval_shape(program.function, *program.args)
+    widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
+    assert [each.shape for each in embeds] == [
+        (2, 4, 3, length, width) for length, width in zip((20, 16), widths, strict=True)
+    ]

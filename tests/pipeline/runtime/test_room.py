@@ -36,8 +36,8 @@ def size_of(arrays: Any) -> int:
 
 
 def target(folder: Path = SMALLEST, devices: int = 1, images: int = 2, **more: Any) -> Target:
-    mesh = make_mesh(jax.devices()[:devices], images)
-    return Target(read_config(folder), FLOAT32, mesh, Shapes(images, *SMALL, 77), **more)
+    config, mesh = read_config(folder), make_mesh(jax.devices()[:devices], images)
+    return Target(config, FLOAT32, mesh, Shapes(images, *SMALL), **more)
 
 
 def models(chosen: Target, refiner: Path | None = None) -> list[Model]:

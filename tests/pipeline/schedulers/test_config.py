@@ -45,7 +45,9 @@ def test_the_class_decides(tmp_path: Path, name: str) -> None:
     leading = ("ddim", "ddpm", "pndm", "lcm", "tcd")
     assert config.timestep_spacing == ("leading" if name in leading else "linspace")
     assert config.set_alpha_to_one == (name != "pndm")
-    assert config.beta_end == (0.012 if name in ("heun", "dpmsolver++-sde", "lcm", "tcd") else 0.02)
+    assert config.betas.end == (
+        0.012 if name in ("heun", "dpmsolver++-sde", "lcm", "tcd") else 0.02
+    )
     assert config.eta == (0.3 if name == "tcd" else 0.0)
 
 
@@ -100,10 +102,10 @@ def test_the_algorithm_is_a_scheduler_of_its_own(tmp_path: Path) -> None:
 def test_zero_terminal_snr(tmp_path: Path) -> None:
     for name in (name for name, scheduler in SCHEDULERS.items() if scheduler.zero_snr):
         settings = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
-        assert read(tmp_path, name, **settings).rescale_betas_zero_snr
+        assert read(tmp_path, name, **settings).betas.zero_snr
         for off in (False, None):
-            assert not read(tmp_path, name, rescale_betas_zero_snr=off).rescale_betas_zero_snr
-        assert not read(tmp_path, name).rescale_betas_zero_snr
+            assert not read(tmp_path, name, rescale_betas_zero_snr=off).betas.zero_snr
+        assert not read(tmp_path, name).betas.zero_snr
     assert read(tmp_path, "euler", rescale_betas_zero_snr=True).prediction_type == "epsilon"
     said = r"prediction_type = 'epsilon' .* 'v_prediction' with rescale_betas_zero_snr"
     for name in (name for name, scheduler in SCHEDULERS.items() if scheduler.whole_timesteps):

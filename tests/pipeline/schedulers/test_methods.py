@@ -24,7 +24,7 @@ from pipeline.schedulers.table import (
     scale_model_input,
     step,
 )
-from tools.scheduler_cases import SDXL
+from tools.scheduler_cases import SDXL, with_zero_snr
 
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)
 SPACINGS = ["leading", "trailing", "linspace"]
@@ -39,12 +39,8 @@ NOISY = ("euler-ancestral", "ddpm", "dpmsolver++-2m-sde", "dpmsolver++-sde", "lc
 def test_every_step_count_gives_falling_noise(
     sigmas_of, spacing: str, sigma_schedule: str, zero_snr: bool
 ) -> None:
-    config = replace(
-        SDXL,
-        timestep_spacing=spacing,
-        sigma_schedule=sigma_schedule,
-        rescale_betas_zero_snr=zero_snr,
-    )
+    spaced = replace(SDXL, timestep_spacing=spacing, sigma_schedule=sigma_schedule)
+    config = with_zero_snr(spaced, zero_snr)
     for steps in STEPS:
         timesteps, sigmas = sigmas_of(config, steps)
         assert timesteps.shape == (steps,)
@@ -70,7 +66,7 @@ def more_evaluations(name: str, steps: int) -> int:
 def test_every_step_count_gives_a_table(name: str, spacing: str, zero_snr: bool) -> None:
     config = replace(SDXL, name=name, timestep_spacing=spacing)
     if zero_snr and SCHEDULERS[name].zero_snr:
-        config = replace(config, rescale_betas_zero_snr=True, prediction_type="v_prediction")
+        config = replace(with_zero_snr(config), prediction_type="v_prediction")
     for steps in STEPS:
         schedule = make_schedule(config, steps)
         evaluations = steps + more_evaluations(name, steps)
@@ -138,7 +134,7 @@ def test_only_leading_starts_from_the_variance_preserving_level() -> None:
 
 
 def test_beta_schedules_differ() -> None:
-    linear = train_sigmas(replace(SDXL, beta_schedule="linear"))
+    linear = train_sigmas(replace(SDXL, training=replace(SDXL.betas, schedule="linear")))
     scaled = train_sigmas(SDXL)
     assert linear[0] == pytest.approx(scaled[0], rel=1e-3)
     assert linear[500] > 1.1 * scaled[500]

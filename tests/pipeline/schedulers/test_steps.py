@@ -14,13 +14,13 @@ from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
 from pipeline.schedulers.table import REMEMBERED, State, add_noise, step
 from tools.agreement import relative_error
-from tools.scheduler_cases import SDXL, cases, config_of, part_of
+from tools.scheduler_cases import SDXL, cases, config_of, part_of, with_zero_snr
 
 STEP_BOUND = 1e-5  # relative, of the latents
 # Latents of a schedule with zero terminal SNR begin 4096 times as large as they end, and both
 # sides round them.
 ZERO_SNR_BOUND = 1e-4
-ZERO_SNR = replace(SDXL, rescale_betas_zero_snr=True, steps_offset=0)
+ZERO_SNR = replace(with_zero_snr(SDXL), steps_offset=0)
 
 with np.load(Path(__file__).parents[2] / "golden/schedulers.npz", allow_pickle=False) as arrays:
     GOLDEN = dict(arrays)
@@ -35,7 +35,7 @@ def test_every_case_is_in_the_golden_file() -> None:
 def test_every_evaluation_is_as_in_diffusers(key: str) -> None:
     case = json.loads(key)
     config, predictions, expected = config_of(case), GOLDEN["predictions"], GOLDEN[key]
-    bound = ZERO_SNR_BOUND if config.rescale_betas_zero_snr else STEP_BOUND
+    bound = ZERO_SNR_BOUND if config.betas.zero_snr else STEP_BOUND
     schedule = make_schedule(config, case["steps"], **part_of(case))
     np.testing.assert_allclose(schedule.timesteps, GOLDEN[f"{key} timesteps"], atol=1e-3)
     latents = jnp.asarray(GOLDEN["latents"]) * np.float32(schedule.init_noise_sigma)
@@ -74,7 +74,7 @@ def test_alphas_are_those_of_diffusers() -> None:
 
 
 def test_no_signal_is_left_at_the_last_timestep() -> None:
-    before = alphas_cumprod(replace(ZERO_SNR, rescale_betas_zero_snr=False)).astype(np.float64)
+    before = alphas_cumprod(with_zero_snr(ZERO_SNR, False)).astype(np.float64)
     after = alphas_cumprod(ZERO_SNR)
     assert after[-1] == 0
     assert after[0] == pytest.approx(before[0], rel=1e-6)
