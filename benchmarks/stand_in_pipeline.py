@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from pipeline import InputError, SDXLPipeline
-from pipeline.drawing.drawing import Drawing, Progress
+from pipeline.drawing.drawing import Drawing, Look, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
@@ -81,6 +81,7 @@ class Run:
     def __init__(self, pipe: "StandInPipeline", height: int, width: int) -> None:
         self.shapes = Shapes(pipe.facts.images_per_request, height, width)
         self.mesh = SimpleNamespace(shape={"images": 1})
+        self.target = SimpleNamespace(config=SimpleNamespace(safety_checker=None))
         latents = np.zeros((self.shapes.images, *self.latents_shape))
         self.blank_state = _state(latents, Computation(lambda: None))
         self._pipe = pipe
@@ -237,7 +238,8 @@ class StandInPipeline(ABC):
         self.models = {"": MODEL}
         self._adapters = cast(Adapters, _Selection(self._check_loras))
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
-        self._engine = Engine(Finisher(None, None, colours, self._describe))
+        self._look = Look(colours, self._describe)
+        self._engine = Engine(Finisher(None))
         self._runs: dict[tuple[int, int], Run] = {}
 
     def as_pipeline(self) -> SDXLPipeline:
@@ -292,7 +294,7 @@ class StandInPipeline(ABC):
         task = Task(checked, scheduler, output_type=output_type, cancelled=cancelled)
         stage = make_stage(task, drawer, Placement(Embeddings()))
         stop = Event() if cancelled is None else cancelled
-        return Drawing(checked, stage, stage.total, output_type, cancelled=stop)
+        return Drawing(checked, stage, stage.total, self._look, output_type, cancelled=stop)
 
     def read_ahead(self, model: str) -> None:
         """See `SDXLPipeline.read_ahead`; it takes no time here."""

@@ -109,9 +109,9 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
         " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
     add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
-    add("--add-model", action="append", default=[], metavar="MODEL", help="another model of"
-        " the same shapes, for --checkpoint to name by the name of its folder or file; may be given"
-        " several times")  # fmt: skip
+    add("--add-model", action="append", default=[], metavar="MODEL", help="another model,"
+        " for --checkpoint to name by the name of its folder or file; may be given several"
+        " times")  # fmt: skip
     add("--lora", action="append", default=[], metavar="FILE", help="a LoRA for --loras to name by"
         " the file's name without its suffix, or owner/name/file.safetensors on the Hub; may be"
         " given several times")  # fmt: skip
@@ -235,9 +235,8 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         devices_per_picture=options.devices_per_picture,
         quantization=options.quantization,
         wildcard_dir=options.wildcard_dir,
+        models=options.add_model,
     )
-    for source in options.add_model:
-        pipe.add_model(source)
     for source in options.lora:
         pipe.load_lora(source)
     return pipe

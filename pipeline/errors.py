@@ -10,6 +10,10 @@ class CheckpointError(ValueError):
     """
 
 
+class UnlikeError(CheckpointError):
+    """A checkpoint that is built otherwise than the one whose programs shall draw with it."""
+
+
 class InputError(ValueError):
     """An argument of a request that cannot be used, such as a seed out of range or a wrong size.
 

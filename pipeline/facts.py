@@ -144,6 +144,7 @@ class Facts:
         quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
         words: the words and emoji that it was trained with, if its checkpoint lists them.
         models: further models, sorted by name; they may change while the model draws.
+        others: models that are built otherwise and have programs of their own.
     """
 
     name: str
@@ -185,6 +186,7 @@ class Facts:
     words: tuple[str, ...] = ()
     lists: str = ""
     models: tuple[ModelFacts, ...] = ()
+    others: tuple["Facts", ...] = ()
 
     def for_model(self, name: str) -> "Facts":
         """Return the facts that hold for a request with a model; "" is the first one.
@@ -194,6 +196,9 @@ class Facts:
         """
         if name in ("", self.name):
             return self
+        for other in self.others:
+            if name in other.model_names:
+                return other.for_model(name)
         found = next((model for model in self.models if model.name == name), None)
         if found is None or found.fault:
             right = ", ".join(map(repr, self.model_names))
@@ -205,10 +210,16 @@ class Facts:
         """Return the facts that hold for a model, or the first one's if it cannot be used."""
         return self.for_model(name) if name in self.model_names else self
 
+    def programs_of(self, name: str) -> str:
+        """Return which programs draw with a model; "" for the first one's."""
+        others = (other.name for other in self.others if name in other.model_names)
+        return next(others, "")
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names of the models that requests can name; the first one's comes first."""
-        return self.name, *(model.name for model in self.models if not model.fault)
+        models = (model.name for model in self.models if not model.fault)
+        return self.name, *models, *(name for other in self.others for name in other.model_names)
 
     @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -293,6 +304,9 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     This is the model, with the LoRAs that the request names, and the embeddings and lists that its
     prompts may name. Two instances that have the same draw the same pictures.
     """
+    for other in facts.others:
+        if request.model in other.model_names:
+            return digest_of(request, replace(other, lists=facts.lists))
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     prompts, wanted = prompts.casefold(), request.lora_weights
@@ -318,6 +332,7 @@ _OFFERS: dict[str, Any] = {
     "lists": "",
     "live": False,
     "models": (),
+    "others": (),
 }
 
 
@@ -345,12 +360,13 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
         embeddings=tuple(one for one in first if all(one in other for other in others)),
         lists=instances[0].lists,
         models=_by_name((each for one in instances for each in one.models), "fault"),
+        others=_by_name((each for one in instances for each in one.others), "fault"),
         live=all(one.live for one in instances),
     )
 
 
 def _by_name(described: Iterable[Any], fault: str) -> tuple[Any, ...]:
     """Sort descriptions by name; of those with one name, keep the first one without a fault."""
-    usable_first = sorted(described, key=lambda each: bool(getattr(each, fault)))
+    usable_first = sorted(described, key=lambda each: bool(getattr(each, fault, False)))
     by_name = {each.name: each for each in reversed(usable_first)}
     return tuple(by_name[name] for name in sorted(by_name))

@@ -6,6 +6,7 @@ It is named after the model it was made for, and draws with Stable Diffusion 1 a
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from jax.typing import DTypeLike
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
-from pipeline.drawing.drawing import Drawing, Progress, Result
+from pipeline.drawing.drawing import Drawing, Look, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.models import Models, Others, facts_of
@@ -34,7 +35,7 @@ from pipeline.drawing.planning import Enlargement, Planner, Wanted
 from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
 from pipeline.drawing.refining import Refiner, find_refiner
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UnlikeError
 from pipeline.facts import OF_MODEL, EmbeddingFacts, Facts, LoraFacts, ModelFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
@@ -171,7 +172,8 @@ class SDXLPipeline:
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
         self._additions = Additions(self._adapters, compiled.room, widths, kept)
-        self._engine = Engine(Finisher(config.safety_checker, screen, colours, self._describe))
+        self._engine = Engine(Finisher(screen))
+        self._others: tuple[SDXLPipeline, ...] = ()
         self._refiner = refiner
         self._models = Models(
             Drawer(config, tokenizers, compiled, self._adapters, base),
@@ -185,6 +187,7 @@ class SDXLPipeline:
             refiner,
             lambda: self.facts,
             lambda: self._additions.embeddings,
+            Look(colours, self._describe),
             self.wildcard_dir,
         )
 
@@ -215,6 +218,7 @@ class SDXLPipeline:
         quantization: str | None = None,
         wildcard_dir: str | Path | None = None,
         model_memory: int | None = None,
+        models: Sequence[str | Path] = (),
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -269,6 +273,10 @@ class SDXLPipeline:
             model_memory: the most bytes of the host's memory that keep models from `add_model`
                 which are not on the devices; half of what is free where None. One that does not
                 fit is read from its files each time.
+            models: further checkpoints that calls can name, as for `add_model`. One that is built
+                otherwise gets programs of its own, which are compiled for its own default size, and
+                stays on the devices beside the first. It draws without LoRAs, embeddings and the
+                refiner.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -327,7 +335,7 @@ class SDXLPipeline:
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
             if beside is not None:
                 beside.warm_up(compiled)
-        return cls(
+        pipe = cls(
             checkpoint,
             tokenizers,
             compiled,
@@ -338,6 +346,47 @@ class SDXLPipeline:
             wildcard_dir,
             Others(reader, model_memory),
         )
+        load = partial(
+            cls.from_pretrained,
+            images_per_request=images_per_request,
+            num_inference_steps=num_inference_steps,
+            dtype=dtype,
+            devices=devices,
+            cache_dir=cache_dir,
+            safety_checker=safety_checker,
+            screen=screen,
+            prompt_chunks=prompt_chunks,
+            devices_per_picture=devices_per_picture,
+            quantization=quantization,
+            wildcard_dir=wildcard_dir,
+            model_memory=model_memory,
+        )
+        for source in models:
+            pipe._add_or_load(source, load)
+        return pipe
+
+    def _add_or_load(self, source: str | Path, load: Callable[..., "SDXLPipeline"]) -> None:
+        """Add a model to the programs that draw with it, or to new ones.
+
+        Raises:
+            InputError: if a model of this name is there.
+        """
+        for pipe in (self, *self._others):
+            with suppress(UnlikeError):
+                pipe.add_model(source)
+                return
+        other = load(source)
+        if (name := other.facts.name) in self.facts.model_names:
+            raise InputError(f"two models are named {name!r}; rename one's folder or file")
+        room = self._compiled.room
+        if room.memory is not None:
+            room.memory -= other._compiled.room.needs().total
+        self._others = (*self._others, other)
+
+    def _pipe_of(self, model: str) -> "SDXLPipeline":
+        """Return the pipeline whose programs draw with a model."""
+        others = (other for other in self._others if model in other.facts.model_names)
+        return next(others, self)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size that `add_size` does not support."""
@@ -390,6 +439,7 @@ class SDXLPipeline:
             loras=tuple(LoraFacts(name, name, digest=lora.digest) for name, lora in loras),
             embeddings=tuple(embeddings),
             models=self._models.facts,
+            others=tuple(other.facts for other in self._others),
         )
 
     def add_model(self, source: str | Path, name: str | None = None) -> str:
@@ -420,7 +470,7 @@ class SDXLPipeline:
         Raises:
             InputError: if no model of this name was added.
         """
-        self._models.remove(name)
+        self._pipe_of(name)._models.remove(name)
 
     def read_ahead(self, model: str) -> None:
         """Begin to read a model into the host's memory. Any thread may call this.
@@ -428,7 +478,8 @@ class SDXLPipeline:
         Raises:
             InputError: if there is no such model.
         """
-        self._adapters.read_ahead(self._models.drawer(model, self._compiled).model)
+        pipe = self._pipe_of(model)
+        pipe._adapters.read_ahead(pipe._models.drawer(model, pipe._compiled).model)
 
     @property
     def loras(self) -> Mapping[str, LoraInfo]:
@@ -659,7 +710,8 @@ class SDXLPipeline:
             if asked.padding is None:
                 asked = replace(asked, padding=EXTEND_PADDING)
         inputs = Inputs(image, mask, latents, denoising_start)
-        second = enlarge and Enlargement(self._sampler(*enlarge), enlarge_strength, enlarge_steps)
+        sampler = self._pipe_of(asked.model)._sampler
+        second = enlarge and Enlargement(sampler(*enlarge), enlarge_strength, enlarge_steps)
         drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled, second)
         return self._drawn(drawing, on_step, on_preview)
 
@@ -722,15 +774,16 @@ class SDXLPipeline:
             Cancelled: if `cancelled` is set.
             InputError: if a value cannot be used; the message names it.
         """
+        pipe = self._pipe_of(request.model)
         wanted = Wanted(
             self._facts.images_per_request if images is None else images,
-            self._sampler(height, width),
+            pipe._sampler(height, width),
             inputs,
             output_type,
             Event() if cancelled is None else cancelled,
             enlargement,
         )
-        return self._planner.plan(request, wanted)
+        return pipe._planner.plan(request, wanted)
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots, in which `advance` draws them.

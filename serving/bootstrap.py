@@ -86,6 +86,7 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
         quantization=chosen.quantization,
         wildcard_dir=chosen.wildcard_dir,
         model_memory=chosen.model_memory,
+        models=chosen.models,
     )
     for width, height in chosen.sizes[1:]:
         pipe.check_size(height, width)

@@ -86,6 +86,7 @@ Sizes = Annotated[
     AfterValidator(lambda sizes: tuple(dict.fromkeys(sizes))),
 ]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _parsed_by(_list)]
+Sources = Annotated[tuple[str, ...], _parsed_by(_list)]
 HostNames = Annotated[tuple[Annotated[str, AfterValidator(_host_name)], ...], _parsed_by(_list)]
 Function = Annotated[str, AfterValidator(_function)]
 
@@ -190,6 +191,13 @@ class Options(BaseSettings):
         "Folder with further models that requests can name: .safetensors files, and folders in "
         "diffusers' layout. They must be built as MODEL_ID's is, whose compiled programs draw with "
         "them. They may come and go while the server runs.",
+        default_text="none",
+    )
+    models: Sources = _setting(
+        (),
+        "Further models that requests can name, separated by commas: folders, repositories or "
+        "single files, as for MODEL_ID. One that is built otherwise than MODEL_ID's gets programs "
+        "of its own and stays on the devices beside it; it draws without LoRAs.",
         default_text="none",
     )
     model_memory: WholeOrNone = _setting(

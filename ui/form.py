@@ -259,7 +259,8 @@ def _choices(setting: Choice, facts: Facts) -> list[tuple[str, str]]:
         return texts
     if isinstance(setting, Named):
         titles = {model.name: model.title for model in facts.models}
-        return [(facts.name, ""), *((titles[name] or name, name) for name in setting.choices[1:])]
+        named = ((titles.get(name) or name, name) for name in setting.choices[1:])
+        return [(facts.name, ""), *named]
     own = setting.in_text(facts.scheduler) if setting.name == "scheduler" else ""
     return [(i18n.automatic(own), ""), *texts]
 
@@ -314,15 +315,18 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
         recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
         return *sizes(), choice, recipe, looks.offered(model)
 
-    def usual(name: str) -> tuple[int, float]:
+    def usual(name: str) -> tuple[Any, ...]:
         own = generator.facts.for_known(name)
-        return own.num_inference_steps, own.guidance_scale
+        sizes = gr.skip()
+        if generator.facts.others:
+            sizes = gr.Radio(choices=_sizes(own), value=USUAL)
+        return own.num_inference_steps, own.guidance_scale, sizes
 
     shown = [form.parts["size"], form.timer, chip]
     form.timer.tick(sizes, None, shown, **AT_ONCE)
     more = [form.parts[name] for name in ("model", "recipe", "loras")]
     page.load(opened, None, [*shown, *more], **AT_ONCE)
-    usual_of = [form.parts[name] for name in ("steps", "guidance_scale")]
+    usual_of = [form.parts[name] for name in ("steps", "guidance_scale", "size")]
     form.parts["model"].input(usual, form.parts["model"], usual_of, **AT_ONCE)
 
 
@@ -374,6 +378,8 @@ def to_request(
     Raises:
         RequestError: if a value cannot be used; the message is about the first such value.
     """
+    if isinstance(fields.model, str):
+        facts = facts.for_known(fields.model)
     prompts = split(_text("prompt", fields.prompt), fields.several)
     values = with_own_names(fields._asdict())
     numbers = {setting.name: _value(setting, facts, values[setting.link]) for setting in VALUES}
@@ -583,7 +589,8 @@ def as_fields(
     notes: list[str] = []
     if typed is not None:
         found = settings.as_typed(found, typed)
-    found = _with_scheduler_here(found, facts.for_known(found.model or ""), notes)
+    own = facts.for_known(found.model or "")
+    found = _with_scheduler_here(found, own, notes)
     numbers = {setting.link: _within(setting, found, facts, notes) for setting in VALUES}
     if read_as_plain(found.prompt, found.negative_prompt):
         numbers["prompt_syntax"] = _DEFAULTS["prompt_syntax"]
@@ -593,7 +600,7 @@ def as_fields(
         negative_prompt=found.negative_prompt[:MAX_CHARACTERS],
         style=typed.style if typed else NONE,
         randomise=found.seed is None,
-        size=_size_of(found, facts),
+        size=_size_of(found, own),
         **numbers,
     )
     return fields, notes
@@ -669,17 +676,17 @@ def _size_of(found: Settings, facts: Facts) -> str:
 
 def _differences(found: Settings, facts: Facts) -> Sequence[str]:
     """Return notes on why the picture would not come out the same here."""
-    size = found.width, found.height
+    size, own = (found.width, found.height), facts.for_known(found.model or "")
     notes = []
-    if None not in size and size not in facts.sizes:
-        notes.append(i18n.other_size(*size, facts))
+    if None not in size and size not in own.sizes:
+        notes.append(i18n.other_size(*size, own))
     if found.strength is not None:
         notes.append(i18n.PICTURE_NEEDED)
     if found.model and found.model not in facts.model_names:
         notes.append(i18n.other_model(found.model, facts))
     # Settings from elsewhere that name no VAE may have been drawn with any.
-    if found.vae != facts.vae and (found.vae or found.model == facts.name):
-        notes.append(i18n.other_vae(found.vae, facts))
+    if found.vae != own.vae and (found.vae or found.model == facts.name):
+        notes.append(i18n.other_vae(found.vae, own))
     if settings.is_shortened(found):
         notes.append(i18n.shortened(MAX_CHARACTERS))
     return notes

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,9 @@ from jax import Array
 from PIL import Image
 
 from pipeline.errors import Cancelled
+from pipeline.images import metadata
 from pipeline.images.canvas import Frame
+from pipeline.images.preview import Colours
 from pipeline.request import Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
@@ -155,6 +157,19 @@ class Job:
         return negative, positive
 
 
+class Look(NamedTuple):
+    """How a model's pictures are shown while they are drawn, and described.
+
+    Attributes:
+        colours: the map from latents to colours, for previews without a tiny VAE.
+        describe: returns the settings of a picture, from the request as its pictures name it, the
+            picture's index and the size in which it was drawn, (width, height).
+    """
+
+    colours: Colours
+    describe: Callable[[Request, int, tuple[int, int]], metadata.Settings]
+
+
 @dataclass(frozen=True)
 class Evaluated:
     """The newest completed evaluation of a picture.
@@ -182,6 +197,7 @@ class Drawing:
         request: the checked request.
         first: the first stage of all its pictures.
         total: the number of steps of all stages.
+        look: how its pictures are shown and described.
         output_type: the kind of its results, one of `OUTPUT_TYPES`.
         latents: `[images, h, w, C]` float32, those that another model has drawn, to go on from; or
             None.
@@ -199,6 +215,7 @@ class Drawing:
     request: Request
     first: Stage
     total: int
+    look: Look
     output_type: str
     latents: np.ndarray | None = None
     cancelled: Event = field(default_factory=Event)

@@ -1,6 +1,6 @@
 """From final latents to pictures: decoding, moderation, the settings inside; and previews."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,10 +12,8 @@ from PIL import Image
 from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Stage
 from pipeline.errors import NotFiniteError
 from pipeline.images import inputs, metadata, moderation
-from pipeline.images.preview import Colours
 from pipeline.images.screen import Screen, verdicts
-from pipeline.models.clip_config import SafetyCheckerConfig
-from pipeline.request import TINY, Request
+from pipeline.request import TINY
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import slot_mask
 
@@ -44,24 +42,11 @@ class Finisher:
     A worker makes the results, one after the other, so that `screen` is never called twice at once.
 
     Args:
-        checker: the configuration of the safety checker; None without one.
         screen: the operator's check of finished pictures; None without one.
-        colours: the map from latents to colours, for previews without a tiny VAE.
-        describe: returns the settings of a picture, from the request as its pictures name it, the
-            picture's index and the size in which it was drawn, (width, height).
     """
 
-    def __init__(
-        self,
-        checker: SafetyCheckerConfig | None,
-        screen: Screen | None,
-        colours: Colours,
-        describe: Callable[[Request, int, tuple[int, int]], metadata.Settings],
-    ):
-        self._checker = checker
+    def __init__(self, screen: Screen | None):
         self._screen = screen
-        self._colours = colours
-        self._describe = describe
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finishing")
 
     def decode(self, stage: Stage, slots: dict[Job, int], latents: Array) -> Final:
@@ -127,38 +112,16 @@ class Finisher:
         for index, evaluated in drawing.newest.items():
             if index not in drawing.pictures:
                 together.setdefault(id(evaluated.after), []).append(evaluated)
-        return {
-            index: look for group in together.values() for index, look in self._look(group).items()
-        }
-
-    def _look(self, evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
-        """Return previews of pictures that were evaluated together."""
-        before, after = evaluated[0].before.latents, evaluated[0].after
-        run = evaluated[0].job.stage.run
-        rows = {each.slot: each.job.stage.schedule.pred_x0[each.number] for each in evaluated}
-        slots = {each.job.index: each.slot for each in evaluated}
-        if not run.has_tiny_vae:
-            latents, values = np.asarray(before), np.asarray(after.history)[0]
-
-            def predicted(slot: int) -> np.ndarray:
-                a, b = rows[slot]
-                return self._colours.of(a * latents[slot] + b * values[slot])
-
-            return {index: predicted(slot) for index, slot in slots.items()}
-        wanted = slot_mask(run.shapes.images, rows)
-        coefficients = np.zeros((len(wanted), 2))
-        for slot, row in rows.items():
-            coefficients[slot] = row
-        looks = run.preview(before, after, coefficients, wanted)
-        return {index: looks[slot] for index, slot in slots.items()}
+        return {index: look for group in together.values() for index, look in _look(group).items()}
 
     def _flagged(
         self, run: CompiledSampler, pixels: Sequence[np.ndarray], slots: Sequence[int]
     ) -> list[bool]:
         """Return for each picture `[H, W, 3]` uint8 whether the safety checker flags it."""
-        if self._checker is None:
+        checker = run.target.config.safety_checker
+        if checker is None:
             return [False] * len(pixels)
-        prepared = moderation.prepare(pixels, self._checker)
+        prepared = moderation.prepare(pixels, checker)
         placed = np.zeros((run.shapes.images, *prepared.shape[1:]), prepared.dtype)
         placed[slots] = prepared
         return run.check(placed, slot_mask(len(placed), slots))[slots].tolist()
@@ -187,7 +150,7 @@ class Finisher:
         request, shapes = stage.request, stage.run.shapes
         prompts = request.prompts[row], request.negative_prompts[row]
         settings = replace(
-            self._describe(request, row, (shapes.width, shapes.height)),
+            job.drawing.look.describe(request, row, (shapes.width, shapes.height)),
             safety_checker=metadata.BLURRED if flagged else None,
             lora_hashes=job.drawing.lora_hashes,
             ti_hashes=stage.placement.hashes(*prompts),
@@ -208,3 +171,26 @@ def _pixels(
     parts = zip(jobs, np.asarray(as_float)[slots], strict=True)
     whole = [stage.frames[job.row].filled(part) for job, part in parts]
     return [inputs.to_bytes(each) for each in whole], whole if needed else nothing
+
+
+def _look(evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
+    """Return previews of pictures that were evaluated together."""
+    before, after = evaluated[0].before.latents, evaluated[0].after
+    job = evaluated[0].job
+    run, colours = job.stage.run, job.drawing.look.colours
+    rows = {each.slot: each.job.stage.schedule.pred_x0[each.number] for each in evaluated}
+    slots = {each.job.index: each.slot for each in evaluated}
+    if not run.has_tiny_vae:
+        latents, values = np.asarray(before), np.asarray(after.history)[0]
+
+        def predicted(slot: int) -> np.ndarray:
+            a, b = rows[slot]
+            return colours.of(a * latents[slot] + b * values[slot])
+
+        return {index: predicted(slot) for index, slot in slots.items()}
+    wanted = slot_mask(run.shapes.images, rows)
+    coefficients = np.zeros((len(wanted), 2))
+    for slot, row in rows.items():
+        coefficients[slot] = row
+    looks = run.preview(before, after, coefficients, wanted)
+    return {index: looks[slot] for index, slot in slots.items()}

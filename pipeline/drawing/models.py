@@ -12,7 +12,7 @@ from pipeline.checkpoints.source import fetch
 from pipeline.checkpoints.tensors import read_header
 from pipeline.checkpoints.weights import PendingWeights
 from pipeline.drawing.preparing import Drawer
-from pipeline.errors import CheckpointError, InputError
+from pipeline.errors import InputError, UnlikeError
 from pipeline.facts import ModelFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
@@ -140,7 +140,8 @@ class Models:
         """Find a checkpoint, and give it the first one's networks that no checkpoint must have.
 
         Raises:
-            CheckpointError: if it is not there, not supported, or does not fit the programs.
+            CheckpointError: if it is not there or not supported.
+            UnlikeError: if it does not fit the programs.
         """
         run, first = self._first.run, self._first.config
         half = run.target.dtype.itemsize == 2
@@ -156,9 +157,9 @@ class Models:
         config = replace(checkpoint.config, networks=networks)
         target = replace(run.target, config=config)
         if any(cache_key(x, target) != cache_key(x, run.target) for x in program_names(run.target)):
-            raise CheckpointError(
+            raise UnlikeError(
                 f"{source}: the programs of {self._own.name} cannot draw with it, because"
-                f" {_difference(config, first)}; start another server with it"
+                f" {_difference(config, first)}; name it when the pipeline is loaded (MODELS)"
             )
         return replace(checkpoint, config=config)
 

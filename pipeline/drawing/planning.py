@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from pipeline.drawing.drawing import Drawing, Job, Picture, Stage
+from pipeline.drawing.drawing import Drawing, Job, Look, Picture, Stage
 from pipeline.drawing.models import Models
 from pipeline.drawing.origins import NO_INPUTS, Inputs, Origin, check_origin, read_origin
 from pipeline.drawing.preparing import (
@@ -82,6 +82,7 @@ class Planner:
         refiner: the refiner; None without one.
         facts: returns what requests can name.
         embeddings: returns the loaded embeddings.
+        look: how pictures are shown and described.
         wildcard_dir: the folder of the lists that prompts can name; None for none.
     """
 
@@ -91,12 +92,14 @@ class Planner:
         refiner: Refiner | None,
         facts: Callable[[], Facts],
         embeddings: Callable[[], Embeddings],
+        look: Look,
         wildcard_dir: Path | None,
     ) -> None:
         self._models = models
         self._refiner = refiner
         self._facts = facts
         self._embeddings = embeddings
+        self._look = look
         self._wildcard_dir = wildcard_dir
 
     def plan(self, request: GenerateRequest, wanted: Wanted) -> Drawing:
@@ -140,7 +143,9 @@ class Planner:
         elif origin is not None and wanted.output_type == "np":
             origin.check_one_size()
         stage, total = self._stages(task, run)
-        return Drawing(checked, stage, total + more, wanted.output_type, latents, wanted.cancelled)
+        return Drawing(
+            checked, stage, total + more, self._look, wanted.output_type, latents, wanted.cancelled
+        )
 
     def _checked(
         self, request: GenerateRequest, wanted: Wanted, facts: Facts, has_image: bool

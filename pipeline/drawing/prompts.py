@@ -119,7 +119,7 @@ def read_prompts(
         """Return a value of all texts for each text encoder, `[V, 2, n, ...]`."""
         values = (
             np.array([[[value(text[i]) for text in own] for own in half] for half in found])
-            for i in range(len(tokenizers.each))
+            for i in range(len(found[0][0][0]))
         )
         return tuple(np.moveaxis(array, 2, 0) for array in values)
 

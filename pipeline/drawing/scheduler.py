@@ -34,6 +34,8 @@ class Rules(Generic[T]):
         read_ahead: begins to read the model and the LoRAs of a request that waits for others.
         suits: returns whether some device has a request's group; None for devices that all have the
             same one, and change it when no picture is drawn.
+        programs: returns which programs draw a request. Requests for different programs are drawn
+            side by side, whatever their groups.
     """
 
     pictures: Callable[[T], int]
@@ -44,6 +46,7 @@ class Rules(Generic[T]):
     has_room: Callable[[], bool]
     read_ahead: Callable[[T], object]
     suits: Callable[[T], bool] | None = None
+    programs: Callable[[T], Hashable] = lambda _: ""
 
 
 class Scheduler(Generic[T]):
@@ -56,22 +59,21 @@ class Scheduler(Generic[T]):
 
     Args:
         rules: answers about requests and devices.
-        resident: the group that the devices have at first.
+        resident: the group that the devices have at first, for the programs "".
         clock: returns the present time in seconds.
 
     Attributes:
-        resident: the group that the devices have, if all have the same.
         live: the live requests that wait.
     """
 
     def __init__(
         self, rules: Rules[T], resident: Hashable, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.resident = resident
         self.live: FairQueue[T] = FairQueue()
         self._rules = rules
         self._clock = clock
-        self._resident_since = -math.inf
+        # The group that the devices have for each of the programs, and since when.
+        self._resident: dict[Hashable, tuple[Hashable, float]] = {"": (resident, -math.inf)}
         self._queue: FairQueue[T] = FairQueue(rules.pictures)
 
     def __len__(self) -> int:
@@ -105,14 +107,18 @@ class Scheduler(Generic[T]):
         """Return whether a request can be drawn beside the pictures in the slots."""
         if self._rules.suits:
             return self._rules.suits(request)
-        return self._rules.group(request) == self.resident
+        return self._rules.group(request) == self._resident_for(request)[0]
+
+    def _resident_for(self, request: T) -> tuple[Hashable, float]:
+        return self._resident.get(self._rules.programs(request), (None, -math.inf))
 
     def _enter(self, request: T) -> bool:
         suits = self.suits(request)
         if not (self._rules.has_room() and self._rules.enter(request)):
             return False
         if not suits:
-            self.resident, self._resident_since = self._rules.group(request), self._clock()
+            resident = self._rules.group(request), self._clock()
+            self._resident[self._rules.programs(request)] = resident
         return True
 
     def _offered(self, turns: Iterator[T]) -> Iterable[T]:
@@ -127,9 +133,7 @@ class Scheduler(Generic[T]):
         others = [request for request in front if not self.suits(request)]
         if others:
             self._rules.read_ahead(others[0])
-        if not self._is_long_ago(self._resident_since):
-            return front
-        late = next(filter(self._is_late, others), None)
+        late = next((request for request in others if self._must_enter(request)), None)
         return front if late is None else front[: front.index(late) + 1]
 
     def _arranged(self, turns: Iterator[T]) -> Iterator[T]:
@@ -145,6 +149,10 @@ class Scheduler(Generic[T]):
                 passed_over.append(request)
         yield from passed_over
         yield from turns
+
+    def _must_enter(self, request: T) -> bool:
+        """Return whether others have had the devices for long enough while a request waited."""
+        return self._is_late(request) and self._is_long_ago(self._resident_for(request)[1])
 
     def _is_late(self, request: T) -> bool:
         return self._is_long_ago(self._rules.since(request))

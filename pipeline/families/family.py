@@ -82,7 +82,7 @@ class StepCache(NamedTuple):
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a checkpoint's networks compute: all that programs and drawings ask of a family.
+    """The functions of a checkpoint's networks: all that programs and drawings ask of a family.
 
     Fields that may be None are capabilities that not every model has.
 
@@ -229,7 +229,7 @@ class Config:
 
     @cached_property
     def architecture(self) -> Architecture:
-        """What the networks compute."""
+        """The functions of the networks."""
         return self.family.architecture(self)
 
     @property

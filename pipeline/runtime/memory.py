@@ -20,13 +20,14 @@ SWAP_FILES = ("memory.swap.max", "memory.swap.current")
 
 
 def device_memory(device: jax.Device) -> int | None:
-    """Return the number of bytes that JAX can use on a device; None if it is not known.
+    """Return the number of bytes that JAX can still use on a device; None if it is not known.
 
     On a CPU this is the memory available on the machine, which all its devices share.
     """
     if device.platform == "cpu":
         return available_memory()
-    return (device.memory_stats() or {}).get("bytes_limit") or None
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0) or None
 
 
 def gigabytes(size: int) -> str:

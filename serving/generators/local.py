@@ -232,9 +232,12 @@ class LocalGenerator(RequestLifecycle):
         return self._slots_in_use < self._slots and self._encoding < MAX_FINISHING * self._slots
 
     def _place(self, record: Record) -> bool:
-        if self._slots_in_use and not self._scheduler.suits(record):
+        programs = self.facts.programs_of(record.request.model)
+        beside = (each for each in self._seated.values() if each.programs == programs)
+        if any(each.in_slots for each in beside) and not self._scheduler.suits(record):
             return False
-        self._seated.setdefault(record.request.id, Seated()).take_turn()
+        seated = self._seated.setdefault(record.request.id, Seated(programs=programs))
+        seated.take_turn()
         return True
 
     def _stop(self, record: Record) -> None:
@@ -398,7 +401,8 @@ class LocalGenerator(RequestLifecycle):
                 self._stop(record)
             return
         # Previews are not screened, so there are none where pictures must be.
-        shows_early = request.previews and not (self.facts.safety_checker or self.facts.screened)
+        facts = self.facts.for_known(request.model)
+        shows_early = request.previews and not (facts.safety_checker or facts.screened)
         self._devices.draw(drawing, pictures, tell, shows_early)
 
     def _prepare(self, request: Request, seated: Seated) -> Drawing:

@@ -124,7 +124,7 @@ class Backend:
             return False
         return (
             self.pictures < self.facts.images_per_request
-            and request.size in self.facts.sizes
+            and request.size in self.facts.for_known(request.model).sizes
             and self.has_all(request, digest)
         )
 

@@ -25,6 +25,7 @@ class Seated:
         files: the tasks that encode and publish its pictures, in order.
         error: the reason why it ends early; None if it does not.
         is_over: whether nothing of it is drawn any more.
+        programs: the programs that draw it; see `Facts.programs_of`.
     """
 
     stop: threading.Event = field(default_factory=threading.Event)
@@ -38,6 +39,7 @@ class Seated:
     files: list[asyncio.Task[None]] = field(default_factory=list)
     error: Error | None = None
     is_over: bool = False
+    programs: str = ""
 
     @property
     def in_slots(self) -> int:

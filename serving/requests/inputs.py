@@ -81,7 +81,7 @@ class Inputs:
                 raise _wrong(Code.WITHOUT, "mask", other="image")
             return request
         check_fields(expand(_with_any_files(request, given), facts), facts)
-        sizes = (request.size,) if request.size else facts.sizes
+        sizes = (request.size,) if request.size else facts.for_model(request.model).sizes
         work = partial(_opened, request, given, sizes if given.any_size else sizes[:1])
         try:
             return await self._thread.run(request.address, work)

@@ -110,6 +110,7 @@ class RequestLifecycle(ABC):
             enter=lambda record: self._place(record),
             has_room=lambda: self._has_room,
             read_ahead=lambda _: None,
+            programs=lambda record: self.facts.programs_of(record.request.model),
         )
 
     @abstractmethod
@@ -402,9 +403,8 @@ class RequestLifecycle(ABC):
 
     def _evaluations(self, record: Record) -> int:
         """Return how often the network is evaluated for each picture of a request."""
-        request, facts = record.request, self.facts
-        own = (model.scheduler for model in facts.models if model.name == request.model)
-        return request.evaluations(next(own, facts.scheduler))
+        request = record.request
+        return request.evaluations(self.facts.for_known(request.model).scheduler)
 
     def _observe_pace(self, record: Record, seconds: float) -> None:
         """Learn from a picture that was drawn to the end in this time.

@@ -30,6 +30,7 @@ from tests.single_files import thin_file, thin_folder, write_weights
 from tools.adapter_files import draw_adapter, write_adapter
 
 REFINER = GOLDEN / "refiner/checkpoint"
+SD_1 = GOLDEN / "sd_1/checkpoint"
 NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
 
 
@@ -348,3 +349,81 @@ def test_equal_arrays_exist_once() -> None:
     assert models._shared([one.copy()], [[one]])[0] is one
     assert models._shared([one + 1], [[one]])[0] is not one
     assert models._shared([one[1:]], [])[0].ctypes.data % models.ALIGNMENT == 0
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of a Stable Diffusion 1."""
+    return copy_checkpoint(tmp_path_factory.mktemp("sd"), SD_1).rename(
+        tmp_path_factory.mktemp("small") / "small"
+    )
+
+
+@pytest.fixture(scope="module")
+def both(small: Path) -> SDXLPipeline:
+    """Return a pipeline of a Stable Diffusion XL and a Stable Diffusion 1."""
+    return start(SMALLEST, models=[small])
+
+
+def test_a_model_of_another_shape_has_programs_of_its_own(both: SDXLPipeline, small: Path) -> None:
+    [other] = both.facts.others
+    assert (other.family, other.loras) == ("Stable Diffusion", ())
+    assert both.facts.model_names == (both.facts.name, "small")
+    alone = {"": start(SMALLEST), "small": start(small)}
+    for model in ("", "small", "", "small"):
+        with CompilationCount() as count:
+            drawn = draw(both, model=model)
+        assert count.value == 0
+        np.testing.assert_array_equal(drawn, draw(alone[model]))
+    [picture] = both.generate("a star", model="small", images=1).images
+    assert metadata.from_text(picture.info["parameters"]).model == "small"
+
+
+def test_pictures_of_both_shapes_are_drawn_side_by_side(both: SDXLPipeline) -> None:
+    requests = [GenerateRequest("a star", seed=3, model=model) for model in ("", "small")]
+    alone = [both.generate(request, images=2, output_type="np").images for request in requests]
+    drawings = [both.prepare(request, 2, output_type="np") for request in requests]
+    for drawing in drawings:
+        both.begin(drawing)
+    together = 0
+    while not all(drawing.is_over for drawing in drawings):
+        both.advance()
+        together = max(together, both.in_slots)
+    assert together == 4
+    for drawing, right in zip(drawings, alone, strict=True):
+        np.testing.assert_array_equal(drawing.result().images, right)
+
+
+def test_further_models_join_those_that_are_built_as_they_are(
+    tmp_path: Path, both: SDXLPipeline, small: Path
+) -> None:
+    one = make_model(tmp_path / "a", "unet").rename(tmp_path / "one")
+    two = make_model(tmp_path / "b", "unet", source=SD_1).rename(tmp_path / "two")
+    pipe = start(SMALLEST, models=[small, one, two])
+    [other] = pipe.facts.others
+    assert [model.name for model in pipe.facts.models] == ["one"]
+    assert [model.name for model in other.models] == ["two"]
+    with CompilationCount() as count:
+        changed = draw(pipe, model="two")
+        np.testing.assert_array_equal(draw(pipe, model="small"), draw(both, model="small"))
+    assert count.value == 0
+    assert not np.array_equal(changed, draw(pipe, model="small"))
+    pipe.remove_model("two")
+    with pytest.raises(InputError, match="model is 'two'"):
+        draw(pipe, model="two")
+
+
+def test_two_models_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="two models are named 'checkpoint'"):
+        start(SMALLEST, models=[SD_1])
+
+
+def test_loras_and_embeddings_are_the_first_models(both: SDXLPipeline, tmp_path: Path) -> None:
+    inventory = both._adapters.inventory
+    adapter = draw_adapter(inventory, "lora", 0)
+    both.load_lora(write_adapter(tmp_path / "a.safetensors", adapter, "kohya sdxl", inventory))
+    try:
+        with pytest.raises(InputError, match="no LoRA named 'a'"):
+            both.generate("a star", model="small", loras={"a": 1.0})
+    finally:
+        both.unload_lora("a")

@@ -796,7 +796,7 @@ def other_shapes(folder: Path) -> None:
         (only_pickle, ["unet/diffusion_pytorch_model.fp16.bin", "safetensors"]),
         (no_weights, ["vae/", "no weights found"]),
         (cut_off, ["vae/diffusion_pytorch_model.fp16.safetensors"]),
-        (no_tokenizer, ["tokenizer_2", "no tokenizer"]),
+        (no_tokenizer, ["tokenizer_2/tokenizer_config.json", "missing"]),
         (small_vocabulary, ["text_encoder/config.json", "vocab_size = 100"]),
         (other_shapes, ["text_encoder", "mlp.fc1", "configuration"]),
     ],

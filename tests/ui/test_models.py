@@ -8,6 +8,7 @@ import pytest
 from pipeline.facts import Facts, ModelFacts
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
+from serving.generator import RequestError
 from tests.ui.test_settings import MODEL
 from ui import form, i18n
 from ui.model_kind import kind_of
@@ -60,3 +61,19 @@ def test_a_models_own_scheduler_is_left_to_it() -> None:
 
 def test_the_setting_is_named_checkpoint_on_the_page() -> None:
     assert choice_of(SEVERAL).elem_id == SETTINGS["model"].flag == "checkpoint"
+
+
+SMALL = replace(MODEL, name="small", width=64, height=48, more_sizes=())
+BOTH = replace(MODEL, more_sizes=(), others=(SMALL,))
+
+
+def test_a_model_with_programs_of_its_own_has_its_sizes() -> None:
+    assert choice_of(BOTH).choices == [(MODEL.name, ""), ("small", "small")]
+    fields, notes = form.as_fields(Settings("a star", model="small", width=64, height=48), BOTH)
+    assert (fields.model, fields.size, notes) == ("small", form.USUAL, [])
+    request = form.to_request(BOTH, styles_for(kind_of(BOTH)), fields, form.Visitor("", ""))
+    assert (request.model, request.size) == ("small", None)
+    other = fields._replace(size=form.size_name(BOTH.sizes[0]))
+    with pytest.raises(RequestError) as refused:
+        form.to_request(BOTH, styles_for(kind_of(BOTH)), other, form.Visitor("", ""))
+    assert refused.value.message.params["choices"] == ["64x48"]

@@ -97,7 +97,8 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
 def _describe_model(name: str, facts: Facts, started_at: int) -> dict[str, Any]:
     """Return the fields that OpenAI's models have, and what else is known of a further one."""
-    own = next((asdict(model) for model in facts.models if model.name == name), {})
+    every = (*facts.models, *(model for other in facts.others for model in other.models))
+    own = next((asdict(model) for model in every if model.name == name), {})
     others = {field: own[field] for field in _DESCRIBED if own}
     owner, slash, _ = name.partition("/")
     owned_by = owner if slash else "local"

@@ -99,7 +99,13 @@ def test_a_group_may_swap_within_its_limit_of_swap(machine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stats", "memory"), [(None, None), ({"bytes_limit": 0}, None), ({"bytes_limit": 7}, 7)]
+    ("stats", "memory"),
+    [
+        (None, None),
+        ({"bytes_limit": 0}, None),
+        ({"bytes_limit": 7}, 7),
+        ({"bytes_limit": 7, "bytes_in_use": 3}, 4),
+    ],
 )
 def test_an_accelerators_memory_is_what_it_reports(
     stats: dict[str, int] | None, memory: int | None

@@ -5,6 +5,7 @@ import hashlib
 import io
 import shutil
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from PIL import Image as Pillow
 from safetensors.numpy import save_file
 
 from pipeline import SDXLPipeline
+from pipeline.facts import digest_of
 from serving.folders import Folder
 from serving.generator import Done, Error, ErrorKind, Request, RequestError
 from serving.generator import Image as Finished
@@ -23,9 +25,10 @@ from serving.generators.local import Folders, LocalGenerator
 from serving.generators.model_folder import ModelFolder
 from serving.messages import Code
 from serving.metrics import Observer
+from serving.requests.admission import expand
 from serving.requests.registry import Limits
-from tests.checkpoints import EXECUTABLES, PLAIN, SMALLEST, CompilationCount
-from tests.pipeline.test_models import make_model
+from tests.checkpoints import EXECUTABLES, PLAIN, SMALLEST, CompilationCount, copy_checkpoint
+from tests.pipeline.test_models import SD_1, make_model
 from tests.serving.generators.test_local import ending, until
 
 Test = Callable[[LocalGenerator], Awaitable[None]]
@@ -216,3 +219,37 @@ def test_a_model_does_not_wait_for_ever(shared: SDXLPipeline, folder: Path) -> N
         assert sorted(order) == [*[""] * 12, "b"]
 
     run(shared, folder, test)
+
+
+def test_a_model_of_another_shape_is_drawn_beside_the_first(tmp_path: Path) -> None:
+    copy_checkpoint(tmp_path, SD_1).rename(tmp_path / "small")
+    pipe = SDXLPipeline.from_pretrained(
+        SMALLEST,
+        devices=jax.devices()[:1],
+        images_per_request=2,
+        cache_dir=EXECUTABLES,
+        models=[tmp_path / "small"],
+    )
+    alone = pipe.generate("a star", model="small", seed=1, images=1, num_inference_steps=2).images
+
+    async def test(generator: LocalGenerator) -> None:
+        [other] = generator.facts.others
+        size = other.width, other.height
+        assert expand(request("small"), generator.facts).size == size
+        assert generator.facts.sizes[0] != size
+        with pytest.raises(RequestError) as refused:
+            await draw(generator, replace(request("small"), size=generator.facts.sizes[0]))
+        assert refused.value.message.params["choices"] == ["{}x{}".format(*size)]
+        assert len({digest_of(request(name), generator.facts) for name in ("", "small")}) == 2
+        endings: list[str] = []
+
+        async def one(name: str, steps: int) -> list:
+            events = await draw(generator, replace(request(name), num_inference_steps=steps))
+            endings.append(name)
+            return events
+
+        _, drawn = await asyncio.gather(one("", 50), one("small", 2))
+        assert endings == ["small", ""]
+        assert pixels(drawn) == [alone[0].tobytes()]
+
+    run(pipe, tmp_path / "models", test)
