@@ -23,6 +23,7 @@ OTHERS = {
     "scheduler": ("ddim", "ddim"),
     "lora_dir": ("loras", Path("loras")),
     "model_dir": ("models", Path("models")),
+    "models": ("a.safetensors,owner/name", ("a.safetensors", "owner/name")),
     "model_memory": ("1000", 1000),
     "embedding_dir": ("embeddings", Path("embeddings")),
     "wildcard_dir": (".", Path()),
