@@ -12,7 +12,7 @@ from pipeline.drawing.models import Models
 from pipeline.drawing.origins import NO_INPUTS, Inputs, Origin, check_origin, read_origin
 from pipeline.drawing.preparing import (
     Drawer,
-    Task,
+    StagePlan,
     check_cache,
     check_latents,
     check_output,
@@ -128,7 +128,7 @@ class Planner:
         origin = read_origin(
             inputs, wanted.images, run.shapes.height, run.shapes.width, checked.padding
         )
-        task = Task(
+        plan = StagePlan(
             checked,
             self._scheduler_of(checked, facts, wanted.run),
             noise,
@@ -139,10 +139,10 @@ class Planner:
         )
         more = 0
         if wanted.enlargement is not None:
-            task, more = self._with_second_run(task, request, wanted, wanted.enlargement, facts)
+            plan, more = self._with_second_run(plan, request, wanted, wanted.enlargement, facts)
         elif origin is not None and wanted.output_type == "np":
             origin.check_one_size()
-        stage, total = self._stages(task, run)
+        stage, total = self._stages(plan, run)
         return Drawing(
             checked, stage, total + more, self._look, wanted.output_type, latents, wanted.cancelled
         )
@@ -165,26 +165,26 @@ class Planner:
         raise_if_cancelled(wanted.cancelled)
         return checked
 
-    def _stages(self, task: Task, run: CompiledSampler) -> tuple[Stage, int]:
+    def _stages(self, plan: StagePlan, run: CompiledSampler) -> tuple[Stage, int]:
         """Return the first stage of a run, and the number of steps up to its end."""
         embeddings, refiner = self._embeddings(), self._refiner
-        drawer = self._drawer(task.request, run)
-        if refiner is None or not task.request.ends_early:
-            stage = make_stage(task, drawer, Placement(embeddings))
+        drawer = self._drawer(plan.request, run)
+        if refiner is None or not plan.request.ends_early:
+            stage = make_stage(plan, drawer, Placement(embeddings))
             return stage, stage.total
-        second = refiner.stage(task, drawer, embeddings)
-        task = replace(task, output_type="latent", then=partial(_go_on, second))
-        return make_stage(task, drawer, Placement(embeddings)), second.total
+        second = refiner.stage(plan, drawer, embeddings)
+        plan = replace(plan, output_type="latent", then=partial(_go_on, second))
+        return make_stage(plan, drawer, Placement(embeddings)), second.total
 
     def _with_second_run(
         self,
-        task: Task,
+        plan: StagePlan,
         ask: GenerateRequest,
         wanted: Wanted,
         enlargement: Enlargement,
         facts: Facts,
-    ) -> tuple[Task, int]:
-        """Return a task whose pictures are drawn again, and the number of steps of that run."""
+    ) -> tuple[StagePlan, int]:
+        """Return the plan of pictures that are drawn again, and the number of steps of that run."""
         run = enlargement.run
         if facts.needs_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
@@ -193,7 +193,7 @@ class Planner:
             replace(larger, padding=None), replace(wanted, inputs=NO_INPUTS), facts, has_image=True
         )
         scheduler = self._scheduler_of(second, facts, run)
-        rest = replace(task, scheduler=scheduler, noise=None, denoising_start=None)
+        rest = replace(plan, scheduler=scheduler, noise=None, denoising_start=None)
 
         def enlarge(job: Job, picture: Picture) -> Job:
             image = fitted(picture.image, run.shapes.height, run.shapes.width)
@@ -207,7 +207,7 @@ class Planner:
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
 
         steps = part_of(scheduler, replace(second, denoising_end=None), None).whole
-        return replace(task, output_type="np", then=enlarge), steps
+        return replace(plan, output_type="np", then=enlarge), steps
 
     def _drawer(self, request: Request, run: CompiledSampler) -> Drawer:
         return self._models.drawer(request.model, run)

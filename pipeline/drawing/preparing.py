@@ -81,8 +81,8 @@ class Drawer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
-    """The work of a stage.
+class StagePlan:
+    """All that a stage is made of, beside the model that draws it.
 
     Attributes:
         request: the checked request.
@@ -107,7 +107,7 @@ class Task:
     cancelled: Event | None = None
 
 
-def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
+def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
     """Return a stage.
 
     `placement` notes the embeddings that the prompts name.
@@ -116,11 +116,11 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
         Cancelled: if `cancelled` is set.
         InputError: if no step is left.
     """
-    request, origin = task.request, task.origin
+    request, origin = plan.request, plan.origin
     config, tokenizers, run, adapters, model = drawer
-    part = part_of(task.scheduler, request, task.denoising_start)
+    part = part_of(plan.scheduler, request, plan.denoising_start)
     schedule, chunks = part.schedule, run.shapes.chunks
-    prompts = read_prompts(request, part.whole, tokenizers, placement, chunks, task.cancelled)
+    prompts = read_prompts(request, part.whole, tokenizers, placement, chunks, plan.cancelled)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
     start = Start(
         input_ids=prompts.input_ids,
@@ -133,7 +133,7 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
         init_noise_sigma=schedule.init_noise_sigma,
         seeds=np.array(request.seeds, np.uint32),
         variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
-        noise=task.noise,
+        noise=plan.noise,
         origin=None if origin is None else _image_start(origin, config, schedule, request.share),
     )
     # A network that takes the guidance scale as an input has its guidance inside.
@@ -146,7 +146,7 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
     evaluations = schedule.stops[steps - 1] if steps else 0
     scales = request.guidance, request.guidance_rescale
     return Stage(
-        request=_as_drawn(request, task.scheduler),
+        request=_as_drawn(request, plan.scheduler),
         run=run,
         adapters=adapters,
         model=model,
@@ -159,12 +159,12 @@ def make_stage(task: Task, drawer: Drawer, placement: Placement) -> Stage:
         ],
         text_of_step=prompts.of_step[:, part.skipped :],
         placement=placement,
-        output_type=task.output_type,
+        output_type=plan.output_type,
         truncated=prompts.truncated,
         negative_truncated=prompts.negative_truncated,
         frames=() if origin is None else origin.frames,
-        before=task.before,
-        then=task.then,
+        before=plan.before,
+        then=plan.then,
     )
 
 

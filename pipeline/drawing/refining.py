@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.checkpoints.source import fetch_component
 from pipeline.drawing.drawing import Stage
-from pipeline.drawing.preparing import Drawer, Task, make_stage, part_of
+from pipeline.drawing.preparing import Drawer, StagePlan, make_stage, part_of
 from pipeline.errors import InputError
 from pipeline.families.family import Config, image_size
 from pipeline.families.refiners import DENOISER, read_refiner
@@ -111,24 +111,24 @@ class Refiner:
             return replace(request, denoising_end=1.0)
         return request
 
-    def stage(self, task: Task, base: Drawer, embeddings: Embeddings) -> Stage:
+    def stage(self, plan: StagePlan, base: Drawer, embeddings: Embeddings) -> Stage:
         """Return the stage that goes on from the latents of the base model's.
 
         The base model lends its text encoders and its VAE. LoRAs change the base model alone. If
         the pictures start from others with masks, the refiner keeps the same parts of them.
         """
-        request, origin = task.request, task.origin
+        request, origin = plan.request, plan.origin
         rest = replace(
-            task,
+            plan,
             request=replace(request, loras="", denoising_end=None),
             denoising_start=request.denoising_end,
             origin=None if origin is None or origin.masks is None else origin,
         )
-        skipped = part_of(task.scheduler, rest.request, rest.denoising_start).skipped
+        skipped = part_of(plan.scheduler, rest.request, rest.denoising_start).skipped
         own = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
         run = self.of_size(base.run)
         drawer = Drawer(self._config, own, run, self._adapters, base.model)
         placement = Placement(embeddings.for_encoders(self._encoders))
-        stage = make_stage(replace(rest, before=task.before + skipped), drawer, placement)
+        stage = make_stage(replace(rest, before=plan.before + skipped), drawer, placement)
         whole = {"loras": request.loras, "denoising_end": request.denoising_end}
         return replace(stage, request=replace(stage.request, **whole))
