@@ -16,7 +16,7 @@ from pipeline.drawing.drawing import Drawing, Look, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
-from pipeline.drawing.preparing import Drawer, StagePlan, make_stage
+from pipeline.drawing.preparing import Drawer, make_stage, plan_run
 from pipeline.drawing.prompts import resolved
 from pipeline.facts import Facts
 from pipeline.images import metadata
@@ -291,7 +291,11 @@ class StandInPipeline(ABC):
             self.models.setdefault(checked.model, MODEL),
         )
         scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
-        plan = StagePlan(checked, scheduler, output_type=output_type, cancelled=cancelled)
+        plan = replace(
+            plan_run(checked, scheduler, None, refined=False),
+            output_type=output_type,
+            cancelled=cancelled,
+        )
         stage = make_stage(plan, drawer, Placement(Embeddings()))
         stop = Event() if cancelled is None else cancelled
         return Drawing(checked, stage, stage.total, self._look, output_type, cancelled=stop)

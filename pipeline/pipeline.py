@@ -129,17 +129,18 @@ class SDXLPipeline:
         colours: preview.Colours,
         num_inference_steps: int | None,
         screen: Screen | None = None,
-        refiner: Refiner | None = None,
+        beside: tuple[Beside, CompiledSampler] | None = None,
         wildcard_dir: str | Path | None = None,
         others: Others | None = None,
     ):
         self.wildcard_dir = None if wildcard_dir is None else Path(wildcard_dir)
         screened = screen is not None
-        beside = None if refiner is None else refiner.name
+        name, runs = None, [compiled]
+        if beside is not None:
+            name, runs = beside[0].name, [compiled, beside[1]]
         own = facts_of(checkpoint.model, checkpoint, num_inference_steps)
-        self._facts = _read_facts(own, checkpoint, compiled, screened, beside)
+        self._facts = _read_facts(own, checkpoint, compiled, screened, name)
         config = checkpoint.config
-        runs = [compiled] if refiner is None else [compiled, refiner.run]
         self.compile_seconds = {
             kind: sum(run.compile_seconds[kind] for run in runs)
             for kind in compiled.compile_seconds
@@ -167,8 +168,7 @@ class SDXLPipeline:
             denoisers=config.architecture.predict.networks,
             store=store,
         )
-        if refiner is not None:
-            refiner.share(store, self._adapters)
+        refiner = None if beside is None else Refiner(*beside, config, store, self._adapters)
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
         self._additions = Additions(self._adapters, compiled.room, widths, kept)
@@ -326,15 +326,12 @@ class SDXLPipeline:
         if second is not None:
             check_rows(second.config, mesh, shapes.height)
         tokenizers, compiled = _load(checkpoint, target, cache, second)
-        beside = None
-        if second is not None:
-            run = load_beside(compiled, second)
-            beside = Refiner(second, run, config)
+        beside = None if second is None else (second, load_beside(compiled, second))
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
             if beside is not None:
-                beside.warm_up(compiled)
+                _warm_up(beside[1])
         pipe = cls(
             checkpoint,
             tokenizers,
@@ -566,9 +563,9 @@ class SDXLPipeline:
             InputError: if the size is neither the pipeline's own nor one that was added.
         """
         run = self._sampler(height, width)
-        run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
+        _warm_up(run)
         if self._refiner is not None:
-            self._refiner.warm_up(run)
+            _warm_up(self._refiner.of_size(run))
 
     @failures_explained()
     def generate(  # noqa: PLR0913
@@ -887,6 +884,10 @@ class SDXLPipeline:
             refiner=facts.refiner if request.ends_early else None,
             quantization=facts.quantization,
         )
+
+
+def _warm_up(run: CompiledSampler) -> None:
+    run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
 
 
 def _read_facts(

@@ -17,7 +17,7 @@ from pipeline.drawing.preparing import (
     check_latents,
     check_output,
     make_stage,
-    part_of,
+    plan_run,
 )
 from pipeline.drawing.prompts import resolved
 from pipeline.drawing.refining import Refiner
@@ -34,7 +34,6 @@ from pipeline.request import (
 )
 from pipeline.resolve import again, resolve
 from pipeline.runtime.compiled import CompiledSampler
-from pipeline.schedulers.config import SchedulerConfig
 from pipeline.setting_kinds import parse_timesteps
 from pipeline.text.embeddings import Embeddings, Placement
 
@@ -128,13 +127,11 @@ class Planner:
         origin = read_origin(
             inputs, wanted.images, run.shapes.height, run.shapes.width, checked.padding
         )
-        plan = StagePlan(
-            checked,
-            self._scheduler_of(checked, facts, wanted.run),
-            noise,
-            inputs.denoising_start,
-            origin,
-            wanted.output_type,
+        plan = replace(
+            self._run(checked, facts, run, inputs.denoising_start),
+            noise=noise,
+            origin=origin,
+            output_type=wanted.output_type,
             cancelled=wanted.cancelled,
         )
         more = 0
@@ -144,7 +141,13 @@ class Planner:
             origin.check_one_size()
         stage, total = self._stages(plan, run)
         return Drawing(
-            checked, stage, total + more, self._look, wanted.output_type, latents, wanted.cancelled
+            plan.request,
+            stage,
+            total + more,
+            self._look,
+            wanted.output_type,
+            latents,
+            wanted.cancelled,
         )
 
     def _checked(
@@ -154,9 +157,6 @@ class Planner:
         checked = check_request(request, wanted.images)
         checked = resolve(checked, facts, has_image=has_image)
         checked = resolved(checked, self._wildcard_dir, wanted.cancelled)
-        if self._refiner is not None:
-            scheduler = self._scheduler_of(checked, facts, wanted.run)
-            checked = self._refiner.fitting(checked, scheduler, wanted.inputs.denoising_start)
         check_output(
             checked, wanted.output_type, facts.tiny_vae is not None, self._refiner is not None
         )
@@ -169,7 +169,7 @@ class Planner:
         """Return the first stage of a run, and the number of steps up to its end."""
         embeddings, refiner = self._embeddings(), self._refiner
         drawer = self._drawer(plan.request, run)
-        if refiner is None or not plan.request.ends_early:
+        if refiner is None or len(plan.parts) == 1:
             stage = make_stage(plan, drawer, Placement(embeddings))
             return stage, stage.total
         second = refiner.stage(plan, drawer, embeddings)
@@ -192,43 +192,44 @@ class Planner:
         second = self._checked(
             replace(larger, padding=None), replace(wanted, inputs=NO_INPUTS), facts, has_image=True
         )
-        scheduler = self._scheduler_of(second, facts, run)
-        rest = replace(plan, scheduler=scheduler, noise=None, denoising_start=None)
+        larger = self._run(second, facts, run, None)
 
         def enlarge(job: Job, picture: Picture) -> Job:
             image = fitted(picture.image, run.shapes.height, run.shapes.width)
             one = replace(
-                rest,
-                request=Request(**second.of_picture(job.index), images=1),
+                larger,
+                request=Request(**larger.request.of_picture(job.index), images=1),
+                output_type=plan.output_type,
                 origin=Origin(image[None], None, ()),
                 before=job.stage.total,
+                cancelled=plan.cancelled,
             )
             stage, _ = self._stages(one, run)
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
 
-        steps = part_of(scheduler, replace(second, denoising_end=None), None).whole
-        return replace(plan, output_type="np", then=enlarge), steps
+        return replace(plan, output_type="np", then=enlarge), larger.parts[0].whole
 
     def _drawer(self, request: Request, run: CompiledSampler) -> Drawer:
         return self._models.drawer(request.model, run)
 
-    def _scheduler_of(
-        self, request: Request, facts: Facts, run: CompiledSampler
-    ) -> SchedulerConfig:
-        """Return the configuration of the scheduler that draws a request.
+    def _run(
+        self, request: Request, facts: Facts, run: CompiledSampler, start: float | None
+    ) -> StagePlan:
+        """Return the plan of the first stage of a run, see `plan_run`.
 
         Raises:
             InputError: if the settings do not fit together or do not fit the model.
         """
         for misfit in misfits(request, facts.scheduler):
             raise InputError(str(misfit))
-        return self._drawer(request, run).config.schedulers.choose(
+        scheduler = self._drawer(request, run).config.schedulers.choose(
             request.scheduler,
             request.sigma_schedule,
             request.timestep_spacing,
             parse_timesteps(request.timesteps),
             request.eta,
         )
+        return plan_run(request, scheduler, start, self._refiner is not None)
 
 
 def _go_on(stage: Stage, job: Job, picture: Picture) -> Job:

@@ -1,6 +1,6 @@
 """From a checked request to a stage: all that needs no device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
@@ -80,6 +80,20 @@ class Drawer(NamedTuple):
     model: Model
 
 
+class Part(NamedTuple):
+    """The part of a run that a model draws.
+
+    Attributes:
+        schedule: its schedule.
+        whole: the number of steps of the whole run.
+        skipped: the number of those that another model takes before.
+    """
+
+    schedule: Schedule
+    whole: int
+    skipped: int
+
+
 @dataclass(frozen=True)
 class StagePlan:
     """All that a stage is made of, beside the model that draws it.
@@ -87,8 +101,8 @@ class StagePlan:
     Attributes:
         request: the checked request.
         scheduler: the scheduler that draws it.
+        parts: the stage's part of the run, and those of the models that go on.
         noise: `[images, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
-        denoising_start: the share of the denoising that another model has done; None for none.
         origin: the pictures that it starts from; None if it has none.
         output_type: one of `OUTPUT_TYPES`.
         before: the number of steps that earlier stages take.
@@ -98,8 +112,8 @@ class StagePlan:
 
     request: Request
     scheduler: SchedulerConfig
+    parts: Sequence[Part]
     noise: np.ndarray | None = None
-    denoising_start: float | None = None
     origin: Origin | None = None
     output_type: str = "pil"
     before: int = 0
@@ -114,11 +128,10 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
 
     Raises:
         Cancelled: if `cancelled` is set.
-        InputError: if no step is left.
+        InputError: if a prompt cannot be used.
     """
-    request, origin = plan.request, plan.origin
+    request, origin, part = plan.request, plan.origin, plan.parts[0]
     config, tokenizers, run, adapters, model = drawer
-    part = part_of(plan.scheduler, request, plan.denoising_start)
     schedule, chunks = part.schedule, run.shapes.chunks
     prompts = read_prompts(request, part.whole, tokenizers, placement, chunks, plan.cancelled)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
@@ -168,34 +181,46 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
     )
 
 
-class Part(NamedTuple):
-    """The part of a run that a model draws.
+def plan_run(
+    request: Request, scheduler: SchedulerConfig, start: float | None, refined: bool
+) -> StagePlan:
+    """Return the plan of a run's first stage.
 
-    Attributes:
-        schedule: its schedule.
-        whole: the number of steps of the whole run.
-        skipped: the number of those that another model takes before.
-    """
-
-    schedule: Schedule
-    whole: int
-    skipped: int
-
-
-def part_of(scheduler: SchedulerConfig, request: Request, start: float | None) -> Part:
-    """Return the part of a request's run that begins after a share of the denoising.
+    Args:
+        request: the checked request.
+        scheduler: the scheduler that draws it.
+        start: the share of the denoising that another model has done; None for none.
+        refined: whether a refiner draws what the model leaves. It is left out if one of the two
+            would have no step.
 
     Raises:
         InputError: if no step is left.
     """
-    make = partial(make_schedule, scheduler, request.steps, strength=request.share)
-    whole = make()
-    if start is None and not request.ends_early:
-        return Part(whole, len(whole.stops), 0)
-    end = request.denoising_end if request.ends_early else None
-    schedule = make(denoising_start=start, denoising_end=end)
-    skipped = 0 if start is None else len(whole.stops) - len(schedule.stops)
-    return Part(schedule, len(whole.stops), skipped)
+    part, end = partial(_part, request, scheduler), request.denoising_end
+    if not request.ends_early:
+        return StagePlan(request, scheduler, [part(start, None)])
+    if not refined:
+        return StagePlan(request, scheduler, [part(start, end)])
+    try:
+        return StagePlan(request, scheduler, [part(start, end), part(end, None)])
+    except InputError:
+        whole = replace(request, denoising_end=1.0)
+        return StagePlan(whole, scheduler, [part(start, None)])
+
+
+def _part(
+    request: Request, scheduler: SchedulerConfig, start: float | None, end: float | None
+) -> Part:
+    """Return the part of a run from one share of the denoising to another; None is its end."""
+    schedule = make_schedule(
+        scheduler,
+        request.steps,
+        strength=request.share,
+        denoising_start=start,
+        denoising_end=end,
+    )
+    whole = int(request.steps * request.share)
+    return Part(schedule, whole, 0 if start is None else whole - len(schedule.stops))
 
 
 def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: float) -> ImageStart:

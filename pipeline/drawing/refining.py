@@ -3,22 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from pipeline.checkpoints.source import fetch_component
 from pipeline.drawing.drawing import Stage
-from pipeline.drawing.preparing import Drawer, StagePlan, make_stage, part_of
+from pipeline.drawing.preparing import Drawer, StagePlan, make_stage
 from pipeline.errors import InputError
 from pipeline.families.family import Config, image_size
 from pipeline.families.refiners import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
-from pipeline.request import Request
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.beside import Beside, resized_beside
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.models import ModelStore
 from pipeline.runtime.program import check_rows
-from pipeline.schedulers.config import SchedulerConfig
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.tokenizer import Tokenizers
 
@@ -56,28 +52,30 @@ class Refiner:
         source: the refiner, as it was loaded.
         run: its programs of the first size.
         base: the base model's configuration.
+        store: the models whose text encoders and VAE it uses.
+        first: the base model's adapters. It has none of its own.
 
     Attributes:
-        name: its name for users.
         run: its programs of the first size.
         text_encoders: the names of those that it shares with the base model.
     """
 
-    def __init__(self, source: Beside, run: CompiledSampler, base: Config) -> None:
-        self.name = source.name
+    def __init__(
+        self,
+        source: Beside,
+        run: CompiledSampler,
+        base: Config,
+        store: ModelStore,
+        first: Adapters,
+    ) -> None:
         self.run = run
         self._source = source
         self._config = source.config
         self.text_encoders = tuple(source.config.text_encoders)
         own = [[*base.text_encoders].index(name) for name in self.text_encoders]
         self._encoders: Sequence[int] = own  # the places of its text encoders in the base model
-        self._adapters = Adapters(run.parameters, run.mesh, (), ())
+        self._adapters = Adapters(run.parameters, run.mesh, (), [source.own], store, first)
         self._by_size = {(run.shapes.height, run.shapes.width): run}
-
-    def share(self, store: ModelStore, first: Adapters) -> None:
-        """Let the refiner use the text encoders and the VAE of any model; it has no LoRAs."""
-        run, own = self.run, [self._source.own]
-        self._adapters = Adapters(run.parameters, run.mesh, (), own, store, first)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size of pictures that the refiner cannot draw."""
@@ -89,27 +87,9 @@ class Refiner:
         size = base.shapes.height, base.shapes.width
         self._by_size = {**self._by_size, size: resized_beside(self.run, base, self._source)}
 
-    def warm_up(self, base: CompiledSampler) -> None:
-        """Run every program for the size of the base model's once."""
-        run = self.of_size(base)
-        run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
-
     def of_size(self, base: CompiledSampler) -> CompiledSampler:
         """Return the programs for the size of the base model's."""
         return self._by_size[base.shapes.height, base.shapes.width]
-
-    def fitting(
-        self, request: Request, scheduler: SchedulerConfig, denoising_start: float | None
-    ) -> Request:
-        """Return a request that leaves the refiner out if one of the models would have no step."""
-        if not request.ends_early:
-            return request
-        try:
-            part_of(scheduler, request, denoising_start)
-            part_of(scheduler, replace(request, denoising_end=None), request.denoising_end)
-        except InputError:
-            return replace(request, denoising_end=1.0)
-        return request
 
     def stage(self, plan: StagePlan, base: Drawer, embeddings: Embeddings) -> Stage:
         """Return the stage that goes on from the latents of the base model's.
@@ -121,14 +101,14 @@ class Refiner:
         rest = replace(
             plan,
             request=replace(request, loras="", denoising_end=None),
-            denoising_start=request.denoising_end,
+            parts=plan.parts[1:],
+            before=plan.before + plan.parts[1].skipped,
             origin=None if origin is None or origin.masks is None else origin,
         )
-        skipped = part_of(plan.scheduler, rest.request, rest.denoising_start).skipped
         own = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
         run = self.of_size(base.run)
         drawer = Drawer(self._config, own, run, self._adapters, base.model)
         placement = Placement(embeddings.for_encoders(self._encoders))
-        stage = make_stage(replace(rest, before=plan.before + skipped), drawer, placement)
+        stage = make_stage(rest, drawer, placement)
         whole = {"loras": request.loras, "denoising_end": request.denoising_end}
         return replace(stage, request=replace(stage.request, **whole))
