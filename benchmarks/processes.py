@@ -57,10 +57,6 @@ class Instance:
                 self._command, cwd=ROOT, env=environment, stdout=output, stderr=output
             )
 
-    def is_ready(self) -> bool:
-        """Return whether it would accept a request now."""
-        return is_ready(self.url)
-
     def wait_until_ready(self, within_s: float = 600) -> None:
         """Wait until it is ready.
 
@@ -68,7 +64,7 @@ class Instance:
             RuntimeError: if it ends, or takes longer than `within_s`; the message has its log.
         """
         deadline = time.monotonic() + within_s
-        while not self.is_ready():
+        while not is_ready(self.url):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"it did not come up:\n{self.log.read_text()}")
             time.sleep(0.05)

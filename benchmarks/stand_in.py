@@ -2,13 +2,14 @@
 
     python -m benchmarks.stand_in --step-ms 20 [the flags of app.py]
 
-Measurements of such an instance show the serving path alone. Its pictures depend on the prompt and
-the seed only, like the model's: the same request must give the same picture.
+Measurements of such an instance show the serving path alone. Its pictures depend on the model, the
+prompt and the seed only, like real ones: the same request must give the same picture.
 """
 
 import argparse
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 import app
 from benchmarks.stand_in_pipeline import Computation, StandInPipeline
 from pipeline import SDXLPipeline
+from pipeline.facts import ModelFacts
 from pipeline.request import NUM_INFERENCE_STEPS
 from serving.settings import Options
 
@@ -24,11 +26,17 @@ class StandIn(StandInPipeline):
     """A stand-in for `SDXLPipeline` that draws noise instead of what the prompt asks for.
 
     A step takes `step_s` seconds, whatever the number of its pictures, as if each slot had devices
-    of its own. The devices compute one step after the other, and those that are queued wait.
+    of its own. The devices compute one step after the other, and those that are queued wait. There
+    are two models; to change from one to the other takes as long as five steps.
     """
 
+    facts = replace(
+        StandInPipeline.facts,
+        models=(ModelFacts(name="other", scheduler="euler", schedulers=("euler",)),),
+    )
+
     def __init__(self, step_s: float, images_per_request: int, num_inference_steps: int) -> None:
-        super().__init__(images_per_request, num_inference_steps)
+        super().__init__(images_per_request, num_inference_steps, change_s=5 * step_s)
         self._step_s = step_s
         self._free_at = 0.0  # `time.monotonic()` at which the devices have computed all steps
 

@@ -1,5 +1,6 @@
 """A stand-in for `SDXLPipeline`: the real engine, over slots in which nothing is computed."""
 
+import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,8 @@ class Computation:
 class Run:
     """A stand-in for `CompiledSampler`.
 
-    The latents of a picture are its seed and, after a step, the number of its prompt, float64.
+    The latents of a picture are its seed and, after a step, the number of its prompt for the model
+    in use, float64.
 
     Args:
         pipe: begins steps, and makes the pictures.
@@ -138,12 +140,8 @@ class Run:
         wanted = work.column("halves") > 0
         computation = self._pipe.begin_step(context[wanted])
         latents = np.array(state.latents)
-        latents[wanted, 0, 0, 1] = context[wanted]
+        latents[wanted, 0, 0, 1] = context[wanted] ^ number_of(self._pipe.adapters.model.name)
         return _state(latents, computation), None
-
-    def tiny_decode(self, latents: np.ndarray, wanted: np.ndarray) -> tuple[Any, np.ndarray]:
-        """See `CompiledSampler.tiny_decode`."""
-        return self.decode(latents, wanted)
 
     def decode(self, latents: np.ndarray, wanted: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the wanted pictures `[B, H, W, 3]` uint8 in the second place."""
@@ -153,6 +151,8 @@ class Run:
             seed, prompt = (int(number) for number in latents[slot, 0, 0])
             pixels[slot] = self._pipe.picture(seed, prompt, height, width)
         return None, pixels
+
+    tiny_decode = decode
 
     def preview(self, before: np.ndarray, *_: Any) -> np.ndarray:
         """See `CompiledSampler.preview`."""
@@ -179,33 +179,39 @@ MODEL = Model("", {})
 
 
 class _Selection:
-    """A stand-in for `Adapters`: the model and LoRAs in use; `check` raises for unknown LoRAs."""
+    """A stand-in for `Adapters`: the model and LoRAs in use.
+
+    `check` raises for unknown LoRAs, and a change of the model takes `change_s` seconds.
+    """
 
     hashes = None
 
-    def __init__(self, check: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, check: Callable[[Mapping[str, Any]], None], change_s: float) -> None:
         self._check = check
-        self._selected: tuple[Mapping[str, Any], Model] = {}, MODEL
+        self._change_s = change_s
+        self.weights, self.model = {}, MODEL
 
     def is_selected(self, weights: Mapping[str, Any], model: Model) -> bool:
-        return (weights, model) == self._selected
+        return (weights, model) == (self.weights, self.model)
 
     def select(self, weights: Mapping[str, Any], model: Model) -> None:
         self._check(weights)
-        self._selected = weights, model
+        time.sleep(self._change_s * (model is not self.model))
+        self.weights, self.model = weights, model
 
     def read_ahead(self, model: Model) -> None:
         pass
 
 
 class StandInPipeline(ABC):
-    """A pipeline whose pictures depend on the prompt and the seed alone, like the model's.
+    """A pipeline whose pictures depend on the model, the prompt and the seed alone, like real ones.
 
     A subclass says how long a step takes and what a picture shows.
 
     Args:
         images_per_request: number of slots.
         num_inference_steps: default of requests.
+        change_s: the seconds that a change of the model takes.
     """
 
     facts = Facts(
@@ -228,7 +234,9 @@ class StandInPipeline(ABC):
     wildcard_dir: Path | None = None
     truncated = ""  # said to be left out of every prompt
 
-    def __init__(self, images_per_request: int, num_inference_steps: int) -> None:
+    def __init__(
+        self, images_per_request: int, num_inference_steps: int, change_s: float = 0.0
+    ) -> None:
         self.facts = replace(
             self.facts,
             images_per_request=images_per_request,
@@ -236,7 +244,7 @@ class StandInPipeline(ABC):
         )
         self.loras: dict[str, Path] = {}
         self.models = {"": MODEL}
-        self._adapters = cast(Adapters, _Selection(self._check_loras))
+        self.adapters = _Selection(self._check_loras, change_s)
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
         self._look = Look(colours, self._describe)
         self._engine = Engine(Finisher(None))
@@ -287,8 +295,8 @@ class StandInPipeline(ABC):
             cast(Any, config),
             cast(Tokenizers, _Tokenizers(self.truncated)),
             cast(CompiledSampler, run),
-            self._adapters,
-            self.models.setdefault(checked.model, MODEL),
+            cast(Adapters, self.adapters),
+            self.models.setdefault(checked.model, Model(checked.model, {})),
         )
         scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
         plan = replace(
@@ -302,7 +310,7 @@ class StandInPipeline(ABC):
 
     def read_ahead(self, model: str) -> None:
         """See `SDXLPipeline.read_ahead`; it takes no time here."""
-        self._adapters.read_ahead(self.models.get(model, MODEL))
+        self.adapters.read_ahead(self.models.get(model, MODEL))
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """See `SDXLPipeline.begin`."""
