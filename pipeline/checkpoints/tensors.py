@@ -396,7 +396,10 @@ class _Shard:
         return found
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> np.ndarray:
-        """Return a tensor's values, or the rows from the first number to before the second."""
+        """Return a tensor's values, or the rows from the first number to before the second.
+
+        Several threads may read at once.
+        """
         entry = self._entries[name]
         dtype, shape, start = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"][0]
         if rows is not None:
@@ -404,9 +407,10 @@ class _Shard:
             shape = [rows[1] - rows[0], *shape[1:]]
         content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         try:
-            self._file.seek(self._data + start)
-            read = self._file.readinto(content.data)
-            changed = read != content.size or self._version_now() != self.version
+            done, at = 0, self._data + start
+            while count := os.preadv(self._file.fileno(), [content.data[done:]], at + done):
+                done += count
+            changed = done != content.size or self._version_now() != self.version
         except (OSError, ValueError) as error:  # ValueError: it is closed
             raise CheckpointError(f"{self.path}: tensor {name!r}: {error}") from error
         if changed:

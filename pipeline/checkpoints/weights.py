@@ -5,8 +5,11 @@ the names that a parameter's tensors have in current checkpoints. `modern_name` 
 in older files to current ones.
 """
 
+import os
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -15,6 +18,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from pipeline.checkpoints.arrays import copy, empty_arrays
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.file_versions import Version
@@ -54,6 +58,8 @@ OLD_NAMES = (
 )
 # Buffers 0, 1, 2, ... that older versions of CLIP's encoders saved.
 IGNORED = re.compile(r"^((text|vision)_model\.)*embeddings\.position_ids$")
+
+READ_AHEAD = 32  # parameters that are read while others are placed
 
 DevicePut = Callable[[np.ndarray], jax.Array]
 OpenTensors = Callable[[], TensorFiles]
@@ -200,12 +206,27 @@ class PendingWeights(Generic[M]):
                 matched; the message names it.
         """
         params = dict(nnx.to_flat_state(nnx.state(self.module)))
-        with self._open() as files:
+        reading: deque[Future[tuple[Any, np.ndarray]]] = deque()
+        with self._open() as files, ThreadPoolExecutor(os.cpu_count(), "read") as threads:
             self._check_same(files)
-            for path in paths:
-                shares = [from_checkpoint(path, files[name].read()) for name in self._sources[path]]
-                tensor = np.concatenate(shares, axis=-1) if len(shares) > 1 else shares[0]
-                yield path, np.ascontiguousarray(tensor.astype(params[path].dtype))
+            paths = [*paths]
+            for path, array in zip(paths, empty_arrays(params[x] for x in paths), strict=True):
+                reading.append(threads.submit(self._fill, files, path, array))
+                if len(reading) > READ_AHEAD:
+                    yield reading.popleft().result()
+            while reading:
+                yield reading.popleft().result()
+
+    def _fill(self, files: TensorFiles, path: Any, array: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Read a parameter into an array; return both its path and the array."""
+        names = self._sources[path]
+        for name, share in zip(names, np.split(array, len(names), axis=-1), strict=True):
+            tensor = files[name].read()
+            if path[-1] == "merged_kernels":
+                share[...] = from_checkpoint(path, tensor)
+            else:
+                copy(tensor, checkpoint_layout(path, share))
+        return path, array
 
     def _check_same(self, files: TensorFiles) -> None:
         """Raise CheckpointError if a file was replaced: networks of two models would be mixed."""

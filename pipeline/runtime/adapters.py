@@ -35,18 +35,11 @@ from jax.sharding import PartitionSpec as P
 from threadpoolctl import ThreadpoolController
 
 from pipeline.adapters.adapter import Adapter, Inventory
+from pipeline.checkpoints.arrays import empty_arrays, groups
 from pipeline.errors import DeviceError, InputError
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory, gigabytes
-from pipeline.runtime.merging import (
-    KEPT_BYTES,
-    KEPT_SETS,
-    Part,
-    RecentlyMerged,
-    empty_arrays,
-    groups,
-    merge,
-)
+from pipeline.runtime.merging import KEPT_BYTES, KEPT_SETS, Part, RecentlyMerged, merge
 from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
 from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
 

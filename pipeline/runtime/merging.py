@@ -1,8 +1,7 @@
 """Parameters with the changes of adapters added, and those merged last."""
 
-import math
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,10 +12,6 @@ from pipeline.runtime.parameters import Slot
 
 KEPT_BYTES = 2**27  # the most that parameters merged earlier take of the host's memory
 KEPT_SETS = 4  # and that many times the parameters that adapters change
-# A CPU device uses the memory of arrays with this alignment, and copies others.
-ALIGNMENT = 64
-# The system provides blocks of this size much faster than as many bytes in small ones.
-BLOCK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -47,34 +42,6 @@ def merge(slot: Slot, pristine: np.ndarray, parts: Iterable[Part], result: np.nd
             after[...] = before
     if total is not result:
         result[...] = total
-
-
-def empty_arrays(slots: Iterable[Slot]) -> Iterator[np.ndarray]:
-    """Yield an array without values for each parameter.
-
-    The arrays of a group share a block of memory, which is freed with the last of them.
-    """
-    for group in groups(slots, BLOCK_BYTES):
-        sizes = [math.ceil(slot.bytes / ALIGNMENT) * ALIGNMENT for slot in group]
-        block = np.empty(sum(sizes) + ALIGNMENT, np.uint8)
-        start = -block.ctypes.data % ALIGNMENT
-        for slot, size in zip(group, sizes, strict=True):
-            yield block[start : start + slot.bytes].view(slot.dtype).reshape(slot.shape)
-            start += size
-
-
-def groups(slots: Iterable[Slot], most: int) -> Iterator[list[Slot]]:
-    """Yield parameters in groups of up to `most` bytes, or of a single larger one."""
-    group: list[Slot] = []
-    total = 0
-    for slot in slots:
-        if group and total + slot.bytes > most:
-            yield group
-            group, total = [], 0
-        group.append(slot)
-        total += slot.bytes
-    if group:
-        yield group
 
 
 class RecentlyMerged:

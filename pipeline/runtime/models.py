@@ -13,7 +13,6 @@ import numpy as np
 
 from pipeline.checkpoints.weights import PendingWeights
 from pipeline.kernels.int8 import quantize_kernel
-from pipeline.runtime.merging import ALIGNMENT
 from pipeline.runtime.parameters import Parameters, Slot
 
 _SAMPLE = 2**10  # bytes that tell most arrays apart
@@ -142,22 +141,12 @@ class ModelStore:
 
 
 def _shared(leaves: Leaves, others: Sequence[Leaves]) -> Leaves:
-    """Return those of other models that are equal, or arrays that a CPU device need not copy."""
+    """Return those of other models that are equal, or the same."""
     equal = (other for other in others if all(map(_is_equal, leaves, other)))
-    return next(equal, None) or [_aligned(leaf) for leaf in leaves]
+    return next(equal, leaves)
 
 
 def _is_equal(array: np.ndarray, other: np.ndarray) -> bool:
     """Return whether the bits are equal; the first ones tell most arrays apart."""
     one, two = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (array, other))
     return all(np.array_equal(one[part], two[part]) for part in (np.s_[:_SAMPLE], np.s_[:]))
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    if array.ctypes.data % ALIGNMENT == 0:
-        return array
-    block = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    start = -block.ctypes.data % ALIGNMENT
-    aligned = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    aligned[...] = array
-    return aligned

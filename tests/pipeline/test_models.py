@@ -348,7 +348,6 @@ def test_equal_arrays_exist_once() -> None:
     one = np.array([np.nan, 1.0, 2.0], np.float32)
     assert models._shared([one.copy()], [[one]])[0] is one
     assert models._shared([one + 1], [[one]])[0] is not one
-    assert models._shared([one[1:]], [])[0].ctypes.data % models.ALIGNMENT == 0
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 import numpy as np
 
 from pipeline.adapters.changes import Difference
-from pipeline.runtime.merging import ALIGNMENT, BLOCK_BYTES, Part, RecentlyMerged, empty_arrays
+from pipeline.checkpoints.arrays import BLOCK_BYTES, empty_arrays
+from pipeline.runtime.merging import Part, RecentlyMerged
 from pipeline.runtime.parameters import Slot
 
 
@@ -13,17 +14,6 @@ def slot(*shape: int, dtype: type = np.float32) -> Slot:
 
 def parts(digest: str, strength: float = 1.0) -> tuple[Part, ...]:
     return (Part(digest, 0, strength, Difference(np.zeros(4, np.float32))),)
-
-
-def test_arrays_of_a_block_are_aligned_and_apart() -> None:
-    slots = [slot(3), slot(5, 7, dtype=np.float16), slot(BLOCK_BYTES // 4), slot(2)]
-    arrays = [*empty_arrays(slots)]
-    for each, array in zip(slots, arrays, strict=True):
-        assert (array.shape, array.dtype) == (each.shape, each.dtype)
-        assert array.ctypes.data % ALIGNMENT == 0
-    for number, array in enumerate(arrays):
-        array.fill(number)
-    assert [set(np.unique(array)) for array in arrays] == [{0}, {1}, {2}, {3}]
 
 
 def test_the_parameters_used_longest_ago_go_first() -> None:
