@@ -113,12 +113,24 @@ class LocalGenerator(RequestLifecycle):
         folders: Folders = NO_FOLDERS,
         live: LiveMode = "off",
     ) -> None:
-        loras, self._embeddings, self._models = folders
+        loras, self._embeddings, models = folders
+        # Functions that describe what folders hold, by the field of the facts, and seconds between
+        # two calls.
+        self._watched: dict[str, tuple[Callable[[], object], float]] = {}
+        if self._embeddings:
+            self._watched["embeddings"] = self._embeddings.describe, RESCAN_S
+        if models:
+            self._watched["models"] = models.describe, RESCAN_S
+        if pipe.wildcard_dir:
+            self._watched["lists"] = partial(digest_of_lists, pipe.wildcard_dir), LISTS_AGAIN_S
+        # All is listed from the start: a front-end gives up the requests of an instance that was
+        # started again if that does not list what they name.
         model = replace(
             pipe.facts,
             bundled=bundled,
             coming_sizes=tuple(more_sizes),
             loras=loras.describe(loras.look()) if loras else (),
+            **{field: describe() for field, (describe, _) in self._watched.items()},
         )
         super().__init__(model, limits, observer)
         observer.compiled(pipe.compile_seconds)
@@ -166,16 +178,8 @@ class LocalGenerator(RequestLifecycle):
         self._beside = [
             asyncio.create_task(self._add_sizes()),
             asyncio.create_task(self._watch()),
+            *(asyncio.create_task(self._watch_folder(field)) for field in self._watched),
         ]
-        if folder := self._embeddings:
-            looks = self._watch_folder("embeddings", folder.describe, RESCAN_S)
-            self._beside.append(asyncio.create_task(looks))
-        if models := self._models:
-            looks = self._watch_folder("models", models.describe, RESCAN_S)
-            self._beside.append(asyncio.create_task(looks))
-        if lists := self._pipe.wildcard_dir:
-            looks = self._watch_folder("lists", partial(digest_of_lists, lists), LISTS_AGAIN_S)
-            self._beside.append(asyncio.create_task(looks))
 
     async def measure(
         self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
@@ -267,18 +271,17 @@ class LocalGenerator(RequestLifecycle):
         while not await self._offer_live():
             await asyncio.sleep(LIVE_AGAIN_S)
 
-    async def _watch_folder(
-        self, field: str, describe: Callable[[], object], again_s: float
-    ) -> None:
+    async def _watch_folder(self, field: str) -> None:
         """Describe anew, in a field of the facts, what a folder holds whenever it has changed."""
+        describe, again_s = self._watched[field]
         while True:
+            await asyncio.sleep(again_s)
             try:
                 found = await asyncio.to_thread(describe)
                 if found != getattr(self.facts, field):
                     self.facts = replace(self.facts, **{field: found})
             except Exception as error:  # the looks must go on
                 log.error("The %s cannot be listed", field, exc_info=error)
-            await asyncio.sleep(again_s)
 
     async def _offer_live(self) -> bool:
         """Draw live pictures from now on, if the model is quick and the operator allows it.

@@ -95,6 +95,16 @@ async def listed(generator: LocalGenerator, *names: str) -> None:
     await until(lambda: [model.name for model in generator.facts.models] == [*names])
 
 
+def test_models_are_listed_before_the_first_request(shared: SDXLPipeline, folder: Path) -> None:
+    """A front-end would give up the requests of an instance that was started again."""
+    folders = Folders(models=ModelFolder(shared, folder))
+    generator = LocalGenerator(shared, Limits(), Observer(), folders=folders)
+    names = generator.facts.model_names
+    for name in names[1:]:
+        shared.remove_model(name)
+    assert names == ("checkpoint", "b", "c")
+
+
 def test_requests_for_several_models_in_turns(shared: SDXLPipeline, folder: Path) -> None:
     async def test(generator: LocalGenerator) -> None:
         await listed(generator, "b", "c")
