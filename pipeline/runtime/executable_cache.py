@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 # On a TPU v5e-4, SDXL's programs take 1 GB for every size of pictures.
 MAX_BYTES = 16 << 30
 
-_FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}")  # files with other names are never removed
+# Whole files, and parts of such that killed processes left. Others are never removed.
+_FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}(\.\w+)?")
 
 # JAX's settings that change the executable compiled from the same source.
 _SETTINGS = (
@@ -202,7 +203,7 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 def _write(file: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.", delete=False) as part:
         try:
             part.write(content)
             part.close()

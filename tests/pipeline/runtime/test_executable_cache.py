@@ -3,6 +3,8 @@
 import logging
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +120,27 @@ def test_the_least_recently_used_entry_makes_room(cache: ExecutableCache) -> Non
     assert found == [True, True, False]
     assert other.exists()
     assert len(list(cache.folder.iterdir())) == 3
+
+
+def test_a_part_that_a_killed_process_left_makes_room(tmp_path: Path) -> None:
+    program = """
+import sys
+from os import kill, getpid
+from pathlib import Path
+from pipeline.runtime.executable_cache import ExecutableCache
+Path.replace = lambda *_: kill(getpid(), 9)
+ExecutableCache(Path(sys.argv[1])).put("text", 1, "left")
+"""
+    folder = tmp_path / "cache"
+    killed = subprocess.run([sys.executable, "-c", program, folder], check=False)
+    assert killed.returncode == -9
+    [part] = folder.iterdir()
+    os.utime(part, (1, 1))
+    cache = ExecutableCache(folder, max_bytes=80)
+    assert cache.get("text", 1) is None
+    cache.put("text", 1, "here")
+    assert cache.get("text", 1) == "here"
+    assert not part.exists()
 
 
 def damage_by_cutting(content: bytes) -> bytes:
