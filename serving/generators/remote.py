@@ -497,7 +497,7 @@ class RemoteGenerator(RequestLifecycle):
         self.facts = self._merged(self.facts)
         for record in list(self._scheduler):
             try:
-                admission.check_loras(record.request, self.facts)
+                admission.check_named(record.request, self.facts)
             except RequestError as error:  # no instance has them any more
                 self._registry.end(record, error.kind, error.message)
 

@@ -99,7 +99,7 @@ def check_fields(request: Request, facts: Facts) -> None:
         raise _misfit(misfit)
     check_input(request, facts)
     check_size(request, facts)
-    check_loras(request, facts)
+    check_named(request, facts)
 
 
 def check_digest(request: Request, facts: Facts) -> None:
@@ -164,12 +164,13 @@ def check_size(request: Request, facts: Facts) -> None:
         raise _wrong(code, "size", value=value, choices=choices)
 
 
-def check_loras(request: Request, facts: Facts) -> None:
-    """Check that a model has the LoRAs of a request.
+def check_named(request: Request, facts: Facts) -> None:
+    """Check that the model and the LoRAs of a request are there.
 
     Raises:
-        RequestError: for the first one that it has not, or that several files could be.
+        RequestError: for the first one that is not, or that several files could be.
     """
+    _facts_for(request, facts)
     known = {lora.name: lora for lora in facts.loras}
     for name in parse_loras(request.loras):
         if name not in known:

@@ -610,6 +610,51 @@ def test_a_request_goes_to_an_instance_that_has_its_model() -> None:
     assert sorted([call["model"] for call in pipe.calls] for pipe in pipes) == [[*"aaa"], [*"bbb"]]
 
 
+def test_an_older_instance_is_sent_no_request_with_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It does not know the setting. A request that waits ends when no instance has its model."""
+    describes = json.loads(ANSWER)
+    del describes["models"]
+    whole = image() + image(index=1, seed=8) + "event: done\ndata: {}\n\n"
+    sent: list[tuple[str, dict[str, Any]]] = []
+
+    def older(asked: bytes) -> bytes:
+        if asked.startswith(b"GET"):
+            return http_answer("application/json", json.dumps(describes))
+        return http_answer("text/event-stream", whole)
+
+    def noted(client: Any, url: str, body: dict[str, Any], digest: str) -> Any:
+        sent.append((url, body))
+        return generator_client.stream(client, url, body, digest)
+
+    monkeypatch.setattr(remote, "stream", noted)
+    pipe = FakePipeline(held=True)
+    model = ModelFacts(name="b", scheduler="euler", schedulers=("euler",))
+    pipe.facts = replace(pipe.facts, models=(model,))
+    newer = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    with (
+        raw_server(older) as url,
+        serve(generator=newer) as site,
+        front_of(url, site.url) as front,
+    ):
+        wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["models"])
+        begun = Background(front, model="b")
+        wait_until(lambda: pipe.calls)
+        waits = Background(front, model="b")
+        wait_until(lambda: metric(front, "sdxl_queue_depth") == 1)
+        newer.facts = replace(newer.facts, models=())
+        name, fields = waits.finished()[-1]
+        assert (name, fields["kind"]) == ("error", "invalid")
+        assert fields["message"] == "model is b; here it can only be stand-in"
+        pipe.let_all()
+        assert begun.finished()[-1][0] == "done"
+        assert post(front, {"prompt": "a", "model": "b"}).status_code == 400
+        assert [generate(front)[-1][0] for _ in range(4)] == ["done"] * 4
+        assert {to for to, _ in sent} == {url, site.url}
+    assert [to for to, body in sent if "model" in body] == [site.url]
+
+
 def test_a_front_end_has_the_words_of_its_instances() -> None:
     words = ["star", "🦊"]
     with serve(generator=_other(words=tuple(words))) as site, front_of(site.url) as front:
