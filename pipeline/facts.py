@@ -191,6 +191,8 @@ class Facts:
     def for_model(self, name: str) -> "Facts":
         """Return the facts that hold for a request with a model; "" is the first one.
 
+        The name stays that of the first one.
+
         Raises:
             InputError: if there is no such model, or it cannot be used.
         """
@@ -204,7 +206,7 @@ class Facts:
             right = ", ".join(map(repr, self.model_names))
             why = f"which cannot be used: {found.fault}; " if found else ""
             raise InputError(f"model is {name!r}; {why}expected one of {right}")
-        return replace(self, **{field: getattr(found, field) for field in OF_MODEL})
+        return replace(self, **{field: getattr(found, field) for field in OF_MODEL - {"name"}})
 
     def for_known(self, name: str) -> "Facts":
         """Return the facts that hold for a model, or the first one's if it cannot be used."""
@@ -317,7 +319,7 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     ]
     if request.prompt_syntax == A1111 and "__" in prompts:
         named.append(facts.lists)
-    if request.model not in ("", facts.name):
+    if request.model:
         own = (model.digest for model in facts.models if model.name == request.model)
         named.append([request.model, *own])
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()

@@ -872,7 +872,7 @@ class SDXLPipeline:
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
         """Return the settings of picture i of a request, drawn in the size (width, height)."""
-        facts, own = self._facts, request.model in ("", self._facts.name)
+        facts, own = self._facts, not request.model
         drawn = {**effective(request.of_picture(i)), "model": request.model or facts.name}
         return metadata.Settings(
             **drawn,

@@ -22,7 +22,8 @@ R = TypeVar("R", bound=GenerateRequest)
 def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     """Decide what a request leaves to the model.
 
-    This is its recipe, LoRAs, steps, guidance scale, timesteps, strength and refiner.
+    This is its recipe, LoRAs, steps, guidance scale, timesteps, strength and refiner. The first
+    model gets the name "".
 
     A resolved request resolves to itself. The request may have any other faults.
 
@@ -35,6 +36,7 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
         InputError: if the model or the recipe is not available, or there are too many LoRAs.
     """
     facts = facts.for_model(ask.model)
+    ask = dataclasses.replace(ask, model="" if ask.model == facts.name else ask.model)
     few_steps = facts.distilled or ask.recipe != ""
     request = with_recipe(with_named_loras(ask), facts.recipes)
     usual = {

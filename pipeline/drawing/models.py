@@ -83,13 +83,12 @@ class Models:
         return tuple(facts for _, (_, facts) in sorted(self._models.items()))
 
     def drawer(self, name: str, run: CompiledSampler) -> Drawer:
-        """Return a model for programs of a size.
+        """Return a model for programs of a size; "" is the first one.
 
         Raises:
             InputError: if there is no such model; the message lists those that there are.
         """
-        first = name in ("", self._own.name)
-        drawer = self._first if first else self._known(name)[0]
+        drawer = self._known(name)[0] if name else self._first
         return drawer._replace(run=run)
 
     def add(self, source: str, name: str | None) -> str:

@@ -30,7 +30,6 @@ def expand(request: Request, facts: Facts) -> Request:
         RequestError: if there is no such model, if it has no such recipe or draws no live pictures,
             or if the request has too many LoRAs.
     """
-    request = replace(request, model="" if request.model == facts.name else request.model)
     facts = _facts_for(request, facts)
     if request.live:
         request = _as_live(request, facts)
@@ -55,12 +54,13 @@ def _facts_for(request: Request, facts: Facts) -> Facts:
     Raises:
         RequestError: if there is no such model, or it cannot be used.
     """
-    for model in facts.models:
-        if model.name == request.model and model.fault:
-            raise _wrong(Code.UNUSABLE_MODEL, "model", value=model.name, reason=model.fault)
     try:
         return facts.for_model(request.model)
     except InputError as error:
+        for model in facts.models:
+            if model.name == request.model:
+                params: dict[str, Param] = {"value": model.name, "reason": model.fault}
+                raise _wrong(Code.UNUSABLE_MODEL, "model", **params) from error
         known = list(facts.model_names)
         wrong = _wrong(Code.UNKNOWN_CHOICE, "model", value=request.model, choices=known)
         raise wrong from error
@@ -69,7 +69,7 @@ def _facts_for(request: Request, facts: Facts) -> Facts:
 def _as_live(request: Request, facts: Facts) -> Request:
     """Return a live request for a single picture by the quickest way that the model has."""
     # A change of the model takes too long for a picture while one types.
-    if request.model or not facts.live or facts.live_recipe is None:
+    if request.model not in ("", facts.name) or not facts.live or facts.live_recipe is None:
         raise RequestError(Message(Code.NOT_LIVE), field="live")
     decoder = request.decoder if facts.tiny_vae is None else TINY
     return replace(request, images=1, recipe=facts.live_recipe, decoder=decoder)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InputError
-from pipeline.facts import Facts, LoraFacts
+from pipeline.facts import Facts, LoraFacts, ModelFacts
 from pipeline.request import GenerateRequest
 from pipeline.resolve import resolve, with_named_loras
 from pipeline.schedulers.recipes import find_lora_recipes
@@ -15,6 +15,15 @@ from tests.models import MODEL
 
 
 QUICK = replace(MODEL, loras=(LoraFacts(RECIPE.lora, RECIPE.lora),))
+
+
+def test_the_first_model_has_no_name_in_resolved_requests():
+    facts = replace(MODEL, models=(ModelFacts(name="b", num_inference_steps=7),))
+    own, other = (GenerateRequest("a", model=name) for name in (facts.name, "b"))
+    assert resolve(own, facts, has_image=False).model == ""
+    found = resolve(other, facts, has_image=False)
+    assert (found.model, found.num_inference_steps) == ("b", 7)
+    assert resolve(other, facts.for_model("b"), has_image=False) == found
 
 
 def test_prompts_name_loras():
