@@ -102,7 +102,6 @@ class Models:
             )
         every = match_networks(checkpoint, self._first.run.parameters.networks)
         files = {network: every[network] for network in self._store.base.files}
-        model, digest = Model(name, files), _digest(files)
         with self._adding:
             if name in (*self._models, self._own.name):
                 raise InputError(
@@ -110,10 +109,10 @@ class Models:
                 )
             tokenizers = self._load_tokenizers(checkpoint)
             drawer = self._first._replace(
-                config=checkpoint.config, tokenizers=tokenizers, model=model
+                config=checkpoint.config, tokenizers=tokenizers, model=Model(name, files)
             )
             steps = self._steps if checkpoint.config.recipe is None else None
-            facts = replace(facts_of(name, checkpoint, steps), digest=digest)
+            facts = replace(facts_of(name, checkpoint, steps), digest=_digest(files))
             self._models = {**self._models, name: (drawer, facts)}
         return name
 
@@ -143,8 +142,8 @@ class Models:
             UnlikeError: if it does not fit the programs.
         """
         run, first = self._first.run, self._first.config
-        half = run.target.dtype.itemsize == 2
-        checkpoint = fetch(source, None, self._reader.for_model(source), prefer_fp16=half)
+        reader, half = self._reader.for_model(source), run.target.dtype.itemsize == 2
+        checkpoint = fetch(source, None, reader, prefer_fp16=half)
         family = first.family
         networks = {
             **{x: own for x, own in checkpoint.config.networks.items() if family.needs(x)},

@@ -110,6 +110,7 @@ class ModelStore:
         """Forget a model; what the devices have of it stays."""
         with self._lock:
             self._held.pop(model, None)
+            self._reading.pop(model, None)
 
     @cached_property
     def _needed(self) -> int:
@@ -126,11 +127,12 @@ class ModelStore:
                 for slot, leaves in model.read(self.slots)
             }
             with self._lock:
-                self._held[model] = held
+                if model in self._reading:  # it was not forgotten meanwhile
+                    self._held[model] = held
             return held
         finally:
             with self._lock:
-                del self._reading[model]
+                self._reading.pop(model, None)
 
     def _make_room(self) -> list[Held]:
         """Drop models until another one fits; return those that stay."""

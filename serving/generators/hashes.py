@@ -17,7 +17,7 @@ _MOST = 2**22  # bytes of the file that keeps digests
 
 
 class Hashes:
-    """Digests of files, which a thread computes one after the other.
+    """Digests of files, which a thread computes one after the other; of a path, the latest one's.
 
     Args:
         kept: a file that keeps them for the next start; None for none.
@@ -45,7 +45,11 @@ class Hashes:
             try:
                 with path.open("rb") as file:
                     found = hashlib.file_digest(file, "sha256").hexdigest()
-                self._known = {**self._known, key: found}
+                self._known = {
+                    known: digest
+                    for known, digest in (*self._known.items(), (key, found))
+                    if known == key or known.rsplit(" ", 3)[0] != str(path)
+                }
                 if self._kept is not None:
                     part = self._kept.with_suffix(".part")
                     part.write_text(json.dumps(self._known))

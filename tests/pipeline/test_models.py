@@ -1,5 +1,6 @@
 """Models that share the compiled programs: the bits of each, nothing compiled, no half of one."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -184,6 +185,30 @@ def test_the_store_keeps_the_latest_models(
     for name in "abcb":
         draw(pipe, model=name)
     assert [model.name for model in store._held] == ["c", "b"]
+
+
+def test_a_model_that_is_removed_while_it_is_read_is_not_kept(
+    pipe: SDXLPipeline, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, removed = threading.Event(), threading.Event()
+    read = Model.read
+
+    def slow(model: Model, slots: Any) -> Iterator[Any]:
+        reads.set()
+        assert removed.wait(60)
+        return read(model, slots)
+
+    monkeypatch.setattr(Model, "read", slow)
+    pipe.add_model(other, name="b")
+    store = pipe._adapters._store
+    assert store is not None
+    reading = store.read_ahead(pipe._models.drawer("b", pipe._compiled).model)
+    assert reads.wait(60)
+    pipe.remove_model("b")
+    removed.set()
+    assert reading is not None
+    assert reading.result(60)  # what waits for it can be drawn
+    assert not any(model.name == "b" for model in store._held)
 
 
 @pytest.mark.parametrize("limit", [0, 2**40])

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import io
+import json
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -210,6 +211,12 @@ def test_hashes_are_computed_once(tmp_path: Path) -> None:
     for damaged in (b"[", b"[1]", b"\xff", b"[" * 10**5, b"{}"):
         kept.write_bytes(damaged)
         found(Hashes(kept))
+    hashes = Hashes(kept)
+    save_file({"y": np.zeros(2, np.float32)}, file.path)
+    [file] = Folder(tmp_path, "MODEL_DIR").look().files.values()
+    right = hashlib.sha256(file.path.read_bytes()).hexdigest()
+    found(hashes)
+    assert [*json.loads(kept.read_text()).values()] == [right]  # the replaced file's has gone
 
 
 def test_a_model_does_not_wait_for_ever(shared: SDXLPipeline, folder: Path) -> None:
