@@ -200,7 +200,7 @@ class Facts:
             return self
         for other in self.others:
             if name in other.model_names:
-                return other.for_model(name)
+                return replace(other.for_model(name), name=self.name, others=self.others)
         found = next((model for model in self.models if model.name == name), None)
         if found is None or found.fault:
             right = ", ".join(map(repr, self.model_names))

@@ -24,6 +24,11 @@ def test_the_first_model_has_no_name_in_resolved_requests():
     found = resolve(other, facts, has_image=False)
     assert (found.model, found.num_inference_steps) == ("b", 7)
     assert resolve(other, facts.for_model("b"), has_image=False) == found
+    both = replace(facts, others=(replace(MODEL, name="c", num_inference_steps=9),))
+    third = GenerateRequest("a", model="c")
+    found = resolve(third, both, has_image=False)
+    assert (found.model, found.num_inference_steps) == ("c", 9)
+    assert resolve(third, both.for_model("c"), has_image=False) == found
 
 
 def test_prompts_name_loras():
