@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
 from pipeline.request import SETTINGS, TINY, GenerateRequest, check_request
-from pipeline.setting_kinds import Number, Setting
+from pipeline.setting_kinds import Number, Setting, parse_size
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -237,6 +237,8 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         wildcard_dir=options.wildcard_dir,
         models=options.add_model,
     )
+    if (size := parse_size(options.enlarge)) and not options.prompts:
+        pipe.add_size(size[1], size[0])
     for source in options.lora:
         pipe.load_lora(source)
     return pipe

@@ -224,6 +224,11 @@ class Facts:
         return self.name, *models, *(name for other in self.others for name in other.model_names)
 
     @property
+    def size_names(self) -> tuple[str, ...]:
+        """The sizes as texts, such as "1024x768"."""
+        return tuple(f"{width}x{height}" for width, height in self.sizes)
+
+    @property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Width and height of the pictures that a request can ask for; the default comes first."""
         return (self.width, self.height), *self.more_sizes

@@ -31,7 +31,7 @@ from pipeline.drawing.origins import (
     Inputs,
     extended,
 )
-from pipeline.drawing.planning import Enlargement, Planner, Wanted
+from pipeline.drawing.planning import Planner, Wanted
 from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
 from pipeline.drawing.refining import Refiner, find_refiner
@@ -135,11 +135,9 @@ class SDXLPipeline:
     ):
         self.wildcard_dir = None if wildcard_dir is None else Path(wildcard_dir)
         screened = screen is not None
-        name, runs = None, [compiled]
-        if beside is not None:
-            name, runs = beside[0].name, [compiled, beside[1]]
+        runs = [compiled] if beside is None else [compiled, beside[1]]
         own = facts_of(checkpoint.model, checkpoint, num_inference_steps)
-        self._facts = _read_facts(own, checkpoint, compiled, screened, name)
+        self._facts = _read_facts(own, checkpoint, compiled, screened, beside and beside[0].name)
         config = checkpoint.config
         self.compile_seconds = {
             kind: sum(run.compile_seconds[kind] for run in runs)
@@ -186,6 +184,7 @@ class SDXLPipeline:
             self._models,
             refiner,
             lambda: self.facts,
+            self._sampler,
             lambda: self._additions.embeddings,
             Look(colours, self._describe),
             self.wildcard_dir,
@@ -581,9 +580,6 @@ class SDXLPipeline:
         image: Given = None,
         mask: Given = None,
         extend: Mapping[str, int] | None = None,
-        enlarge: tuple[int, int] | None = None,
-        enlarge_strength: float = 0.35,
-        enlarge_steps: int | None = None,
         latents: np.ndarray | None = None,
         denoising_start: float | None = None,
         output_type: str = "pil",
@@ -669,6 +665,7 @@ class SDXLPipeline:
             enlarge: the height and width in pixels, which must be a size that was added, at which
                 the finished pictures are drawn again. `on_step` counts the steps of both runs.
             enlarge_strength: how far the second run redraws the enlarged pictures; see `strength`.
+                0.35 where None, or as much as one step takes.
             enlarge_steps: the steps of the second run, of which it takes that share; as many as
                 those of the first where None.
             prompt_syntax: "plain", or "a1111" for AUTOMATIC1111's syntax: weights such as
@@ -707,9 +704,7 @@ class SDXLPipeline:
             if asked.padding is None:
                 asked = replace(asked, padding=EXTEND_PADDING)
         inputs = Inputs(image, mask, latents, denoising_start)
-        sampler = self._pipe_of(asked.model)._sampler
-        second = enlarge and Enlargement(sampler(*enlarge), enlarge_strength, enlarge_steps)
-        drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled, second)
+        drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled)
         return self._drawn(drawing, on_step, on_preview)
 
     def _asked(
@@ -760,12 +755,11 @@ class SDXLPipeline:
         inputs: Inputs = NO_INPUTS,
         output_type: str = "pil",
         cancelled: Event | None = None,
-        enlargement: Enlargement | None = None,
     ) -> Drawing:
         """Return the drawing of a request, which `begin` begins; no device is used.
 
-        Any thread may call this. The arguments are those of `generate`, but for `request`, `inputs`
-        and the second run.
+        Any thread may call this. The arguments are those of `generate`, but for `request` and
+        `inputs`.
 
         Raises:
             Cancelled: if `cancelled` is set.
@@ -778,7 +772,6 @@ class SDXLPipeline:
             inputs,
             output_type,
             Event() if cancelled is None else cancelled,
-            enlargement,
         )
         return pipe._planner.plan(request, wanted)
 
@@ -866,12 +859,12 @@ class SDXLPipeline:
         )
         by_size = self._by_size
         if wanted not in by_size:
-            there_are = ", ".join(f"{width}x{height}" for height, width in by_size)
+            there_are = ", ".join(self.facts.size_names)
             raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
         return by_size[wanted]
 
     def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
-        """Return the settings of picture i of a request, drawn in the size (width, height)."""
+        """Return the settings of picture i of a request, first drawn in a size (width, height)."""
         facts, own = self._facts, not request.model
         drawn = {**effective(request.of_picture(i)), "model": request.model or facts.name}
         return metadata.Settings(

@@ -36,6 +36,7 @@ from pipeline.setting_kinds import (
     OwnWhole,
     Seed,
     Setting,
+    Size,
     Texts,
     Timesteps,
     Variations,
@@ -52,6 +53,7 @@ MAX_CACHE_INTERVAL = 5  # evaluations
 NUM_INFERENCE_STEPS, GUIDANCE_SCALE = 25, 5.0  # of models that have no others
 STRENGTH = 0.8  # of requests with a picture that give none
 DENOISING_END = 0.8  # the same with a refiner
+ENLARGE_STRENGTH = 0.35  # of second runs that give none
 
 
 def _declare(setting: Setting) -> Any:
@@ -280,6 +282,40 @@ class GenerateRequest:
         )
     )
 
+    enlarge: str = _declare(
+        Size(
+            description="Draw the finished pictures again in a larger size.",
+            details="The second run starts from them.",
+            key="Hires resize",
+            optional=True,
+        )
+    )
+    enlarge_strength: float | None = _declare(
+        OwnNumber(
+            low=0.01,
+            high=1,
+            description="How far the second run redraws the pictures.",
+            key="Hires strength",
+            optional=True,
+            part_of="enlarge",
+            note=f"{ENLARGE_STRENGTH} if None, or as much as one step takes.",
+        )
+    )
+    enlarge_steps: int | None = _declare(
+        OwnWhole(
+            low=1,
+            high=MAX_INFERENCE_STEPS,
+            model_high="max_inference_steps",
+            any_high=1000,
+            description="The steps of the second run.",
+            details="It takes the share of them that its strength says.",
+            key="Hires steps",
+            optional=True,
+            part_of="enlarge",
+            note="As many as those of the first run if None.",
+        )
+    )
+
     @property
     def settings(self) -> dict[str, Any]:
         """The values of all settings by name, as `SDXLPipeline.generate` takes them."""
@@ -302,14 +338,20 @@ class GenerateRequest:
         return cast(float, self.guidance_scale)
 
     @property
-    def drawn_steps(self) -> int:
-        """Number of steps that a picture takes: fewer than `steps` with a strength below 1."""
-        return self.steps if self.strength is None else int(self.steps * self.strength)
-
-    @property
     def share(self) -> float:
         """The share of the steps that are taken: the strength, or 1 without one."""
         return 1.0 if self.strength is None else self.strength
+
+    @property
+    def runs(self) -> list[tuple[int, float]]:
+        """Number of steps of each run of a resolved request, and the share that is taken."""
+        second = self.enlarge_steps or self.steps, cast(float, self.enlarge_strength)
+        return [(self.steps, self.share), *([second] if self.enlarge else [])]
+
+    @property
+    def drawn_steps(self) -> int:
+        """Number of steps that a picture of a resolved request takes in all its runs."""
+        return sum(int(steps * share) for steps, share in self.runs)
 
     @property
     def ends_early(self) -> bool:
@@ -328,9 +370,9 @@ class GenerateRequest:
         """Return how often a picture evaluates the network, if the model's own scheduler is this.
 
         It is the measure of a request's work: some schedulers evaluate it twice in a step, and a
-        request with a picture takes fewer steps the lower its strength is.
+        run from a picture takes fewer steps the lower its strength is.
         """
-        return count_evaluations(self.scheduler or own_scheduler, self.steps, self.share)
+        return sum(count_evaluations(self.scheduler or own_scheduler, *run) for run in self.runs)
 
     def of_picture(self, index: int) -> dict[str, Any]:
         """Return the values for one picture: its own prompts and seeds.
@@ -366,6 +408,9 @@ class RequestSettings(TypedDict, total=False):
     cache_interval: int | None
     denoising_end: float | None
     model: str | None
+    enlarge: tuple[int, int] | str | None
+    enlarge_strength: float | None
+    enlarge_steps: int | None
 
 
 SETTINGS: Mapping[str, Setting] = {

@@ -5,13 +5,14 @@ imports JAX.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from pipeline.errors import InputError
 from pipeline.facts import Facts
-from pipeline.request import DENOISING_END, STRENGTH, GenerateRequest
+from pipeline.request import DENOISING_END, ENLARGE_STRENGTH, STRENGTH, GenerateRequest
 from pipeline.schedulers.recipes import LoraRecipe
 from pipeline.text.loras import format_loras, parse_loras, take_tags
 from pipeline.text.prompt_syntax import A1111, after_run
@@ -22,7 +23,7 @@ R = TypeVar("R", bound=GenerateRequest)
 def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     """Decide what a request leaves to the model.
 
-    This is its recipe, LoRAs, steps, guidance scale, timesteps, strength and refiner. The first
+    This is its recipe, LoRAs, steps, guidance scale, timesteps, strengths and refiner. The first
     model gets the name "".
 
     A resolved request resolves to itself. The request may have any other faults.
@@ -50,31 +51,40 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
         request = dataclasses.replace(request, timesteps=facts.timesteps)
     if has_image and request.strength is None:
         request = dataclasses.replace(request, strength=STRENGTH)
+    if request.enlarge and request.enlarge_strength is None:
+        steps = request.enlarge_steps or request.steps
+        request = dataclasses.replace(request, enlarge_strength=enlarging_strength(steps))
     if facts.refiner is not None and request.denoising_end is None:
         share = 1.0 if few_steps else DENOISING_END  # 1: the base model alone
         request = dataclasses.replace(request, denoising_end=share)
     return dataclasses.replace(request, num_inference_steps=request.steps)
 
 
-def again(ask: R, facts: Facts, strength: float, steps: int | None) -> R:
-    """Return the request that draws the finished pictures of another one again.
+def enlarging_strength(steps: int) -> float:
+    """Return how far to redraw a picture in a larger size, so that one step at least is taken."""
+    return max(ENLARGE_STRENGTH, math.ceil(1000 / max(steps, 1)) / 1000)
+
+
+def second_run(request: R) -> R:
+    """Return the request that draws the finished pictures of a resolved request larger.
 
     Prompts that change go on where the first run ended. A recipe's or a model's own number of
-    steps is the second run's too, unless `steps` is another.
+    steps is the second run's too, unless the request has another.
     """
-    first = resolve(ask, facts, has_image=True)
-    later = partial(after_run, syntax=ask.prompt_syntax, steps=first.steps)
-    request = dataclasses.replace(
-        with_named_loras(ask),
-        prompt=_mapped(later, first.prompt),
-        negative_prompt=_mapped(later, first.negative_prompt),
-        strength=strength,
-        # Any other share may leave no step for one of the models in the second run.
-        denoising_end=1.0 if ask.denoising_end == 1 else None,
+    own = request.enlarge_steps
+    later = partial(after_run, syntax=request.prompt_syntax, steps=request.steps)
+    steps = {} if own is None else {"num_inference_steps": own, "timesteps": ""}
+    return dataclasses.replace(
+        request,
+        prompt=_mapped(later, request.prompt),
+        negative_prompt=_mapped(later, request.negative_prompt),
+        strength=request.enlarge_strength,
+        padding=None,
+        # Any other share may leave no step for one of the models.
+        denoising_end=DENOISING_END if request.ends_early else request.denoising_end,
+        enlarge="",
+        **steps,
     )
-    if steps is None:
-        return request
-    return dataclasses.replace(request, num_inference_steps=steps, timesteps="")
 
 
 def with_recipe(request: R, available: Iterable[LoraRecipe]) -> R:

@@ -18,6 +18,8 @@ MAX_SEED = 2**32 - 1
 MAX_VARIATIONS = 8  # in a list
 _VARIATION = r"[0-9]{1,10}:[0-9](\.[0-9]{1,20})?"
 VARIATIONS = rf"({_VARIATION}(,{_VARIATION}){{0,{MAX_VARIATIONS - 1}}})?"
+SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
+_ANY_SIZE = ("WIDTHxHEIGHT",)  # what the name of a size looks like
 _TIMESTEPS = re.compile(rf"[0-9]{{1,5}}( ?, ?[0-9]{{1,5}}){{0,{MAX_INFERENCE_STEPS - 1}}}")
 
 
@@ -269,6 +271,7 @@ class Choice(Setting):
         texts: the names as a picture's text has them, where they differ.
         least: the number of names from which on there is something to choose.
         unknown: the code of the fault of a name that is not among them.
+        note: what None means, if the default is "".
     """
 
     noun = "a name"
@@ -279,6 +282,7 @@ class Choice(Setting):
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     least: int = 2
     unknown: Literal["unknown_choice", "missing_recipe"] = "unknown_choice"
+    note: str = "The model's own if None."
 
     @property
     def help(self) -> str:
@@ -287,7 +291,7 @@ class Choice(Setting):
 
     @property
     def absent_note(self) -> str:
-        return "" if self.default else "The model's own if None."
+        return "" if self.default else self.note
 
     def for_model(self, model: object) -> Self:
         own = getattr(model, self.model_choices) if self.model_choices else self.choices
@@ -316,10 +320,7 @@ class Named(Choice):
     """Declaration of a choice among names of which only a model knows what they are."""
 
     choices: Sequence[str] = ()
-
-    @property
-    def absent_note(self) -> str:
-        return "The first one if None."
+    note: str = "The first one if None."
 
     @property
     def help(self) -> str:
@@ -327,6 +328,28 @@ class Named(Choice):
 
     def fault(self, value: Any) -> "Fault | None":
         return super().fault(value) if self.choices or not isinstance(value, str) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(Choice):
+    """Declaration of one of a model's sizes, such as "1536x1024".
+
+    In Python the pair of the height and the width has the same meaning.
+    """
+
+    noun = "a size"
+
+    choices: Sequence[str] = _ANY_SIZE
+    model_choices: str = "size_names"
+    note: str = ""
+
+    def fault(self, value: Any) -> "Fault | None":
+        text = str(self.checked(value))
+        known = re.findall(f"^{SIZE}$", text) if self.choices is _ANY_SIZE else self.choices
+        return None if text in ("", *known) else Fault(self.unknown, self, value)
+
+    def checked(self, value: str | tuple[int, int] | None) -> str:
+        return "{1}x{0}".format(*value) if isinstance(value, tuple) else value or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,6 +453,12 @@ class Loras(Written):
 
     def checked(self, value: str | LoraWeights | None) -> str:
         return format_loras(parse_loras(value or "") if isinstance(value, str | None) else value)
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Return the width and height in a text such as "1024x768"; None without one."""
+    width, _, height = (text or "").partition("x")
+    return (int(width), int(height)) if text else None
 
 
 def parse_variations(text: str) -> list[tuple[int, float]]:

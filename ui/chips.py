@@ -14,7 +14,7 @@ from serving.generator import Generator
 from ui import i18n, looks, restore, start
 from ui.app_name import part
 from ui.events import AT_ONCE
-from ui.form import Form, size_name
+from ui.form import Form
 from ui.restore import Restorer
 from ui.styles import NONE
 
@@ -102,7 +102,7 @@ def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator:
         randomise: object,
     ) -> tuple[Any, ...]:
         model = generator.facts
-        known = {size_name(each): i18n.size(each) for each in model.sizes}
+        known = dict(zip(model.size_names, map(i18n.size, model.sizes), strict=True))
         chosen = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
         chosen += looks.titles(str(loras or ""), model)
         texts = (

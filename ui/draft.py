@@ -100,7 +100,7 @@ def _restore(facts: Facts, styles: Mapping[str, Style], parts: int) -> str:
 
 def _possible(facts: Facts, styles: Mapping[str, Style]) -> dict[str, dict[str, Any]]:
     """Return which values each field can have."""
-    sizes = map(form.size_name, (*facts.more_sizes, *facts.coming_sizes))
+    sizes = map("{0[0]}x{0[1]}".format, (*facts.more_sizes, *facts.coming_sizes))
     numbers = [
         each.for_model(facts)
         for each in VALUES

@@ -51,6 +51,9 @@ FIELDS: Mapping[str, Field] = {
     "padding": Field(),
     "prompt_syntax": Field(),
     "denoising_end": Field(step=0.01),
+    "enlarge": Field(if_set=True),
+    "enlarge_strength": Field(step=0.01, if_set=True),
+    "enlarge_steps": Field(if_set=True),
 }
 
 

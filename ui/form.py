@@ -332,7 +332,7 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
 
 def _sizes(facts: Facts) -> list[tuple[str, str]]:
     own, *more = facts.sizes
-    return [(i18n.size(own), USUAL), *((i18n.size(size), size_name(size)) for size in more)]
+    return [(i18n.size(own), USUAL), *zip(map(i18n.size, more), facts.size_names[1:], strict=True)]
 
 
 def element_of(field: str | None) -> str | None:
@@ -342,12 +342,7 @@ def element_of(field: str | None) -> str | None:
 
 def size_of(size: tuple[int, int] | None, facts: Facts) -> str:
     """Return the value for the choice of sizes."""
-    return USUAL if size in (None, facts.sizes[0]) else size_name(size)
-
-
-def size_name(size: tuple[int, int]) -> str:
-    """Return a size as programs and links write it, such as "1024x768"."""
-    return "{}x{}".format(*size)
+    return USUAL if size in (None, facts.sizes[0]) else "{}x{}".format(*size)
 
 
 # --- from values to a request ---
@@ -485,7 +480,7 @@ def _listed(setting: Setting, value: object) -> str:
 
 
 def _size(facts: Facts, value: object) -> tuple[int, int] | None:
-    wanted, named = _text("size", value), {size_name(size): size for size in facts.sizes}
+    wanted, named = _text("size", value), dict(zip(facts.size_names, facts.sizes, strict=True))
     if wanted == USUAL:
         return None
     if wanted not in named:
@@ -671,7 +666,7 @@ def _loras_here(setting: Loras, value: Any, facts: Facts, notes: list[str]) -> s
 def _size_of(found: Settings, facts: Facts) -> str:
     """Return the value for the choice of sizes: the picture's size, else the model's own."""
     size = found.width, found.height
-    return next((size_name(each) for each in facts.more_sizes if each == size), USUAL)
+    return next((size_of(each, facts) for each in facts.more_sizes if each == size), USUAL)
 
 
 def _differences(found: Settings, facts: Facts) -> Sequence[str]:

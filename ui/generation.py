@@ -216,7 +216,11 @@ class Drawing:
                 return None
             fields, _ = form.as_fields(picture.settings, model, picture.typed)
             return fields._replace(
-                size=form.size_of(size, model), images=1, strength=None, randomise=False
+                size=form.size_of(size, model),
+                images=1,
+                strength=None,
+                enlarge="",
+                randomise=False,
             )
 
         async with aclosing(

@@ -19,6 +19,7 @@ from fastapi import FastAPI, HTTPException, Response
 
 from pipeline.facts import Facts
 from pipeline.request import MAX_PADDING, STRENGTH
+from pipeline.resolve import enlarging_strength
 from pipeline.setting_kinds import Setting
 from serving.generator import ErrorKind, Request, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
@@ -39,8 +40,6 @@ ELEMENTS = {**FIELDS, "image": "start", "mask": "start"}
 _PADDING = 32
 # Strength with a marked part, which is to become something else.
 _MASKED_STRENGTH = 1.0
-# Strength with which a finished picture is drawn again in a larger size.
-_LARGER_STRENGTH = 0.4
 # The most by which the ratios of width and height of two sizes of one shape differ, as a logarithm.
 _SAME_SHAPE = 0.02
 _MOST_ADDED = 1024  # pixels at each side
@@ -228,7 +227,7 @@ def to_enlarge(file: Path, steps: int) -> Start:
         image = file.read_bytes()
     except OSError as error:
         raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN) from error
-    return Start("", image, None, max(_LARGER_STRENGTH, math.ceil(1000 / steps) / 1000))
+    return Start("", image, None, enlarging_strength(steps))
 
 
 def _number(value: object) -> int:

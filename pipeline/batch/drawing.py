@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +20,7 @@ from pipeline.errors import InputError, NotFiniteError
 from pipeline.images import metadata
 from pipeline.images.opening import open_file
 from pipeline.pipeline import SDXLPipeline
+from pipeline.request import GenerateRequest
 
 _WRITERS = 2  # threads
 _PREPARERS = 2
@@ -41,11 +43,12 @@ def check(pipe: SDXLPipeline, items: Sequence[Item]) -> None:
 
     One picture of each line is prepared, in the pipeline's own size, and nothing is compiled.
     """
+    own = pipe.facts.size_names[0]
 
     def checked(item: Item) -> None:
-        _prepare(pipe, item, None)
+        _prepare(pipe, item, replace(item.request, enlarge=item.request.enlarge and own), None)
 
-    for size, item in {item.line.size: item for item in items if item.line.size}.items():
+    for size, item in {size: one for one in items for size in one.line.sizes}.items():
         with _named(item):
             pipe.check_size(*size)
     lines = {item.line.number: item for item in items}
@@ -61,8 +64,8 @@ def add_sizes(pipe: SDXLPipeline, items: Iterable[Item]) -> None:
         DeviceError: if there is too little memory for one more.
     """
     own = (pipe.facts.height, pipe.facts.width)
-    sizes = dict.fromkeys(item.line.size for item in items)
-    others = [size for size in sizes if size is not None and size != own]
+    sizes = dict.fromkeys(size for item in items for size in item.line.sizes)
+    others = [size for size in sizes if size != own]
     pipe.check_memory(others)
     for size in others:
         pipe.add_size(*size)
@@ -121,13 +124,15 @@ def draw(
                 on_over()
 
 
-def _prepare(pipe: SDXLPipeline, item: Item, size: tuple[int, int] | None) -> Drawing:
-    """Return the drawing of a picture in a size, by default the pipeline's own."""
+def _prepare(
+    pipe: SDXLPipeline, item: Item, request: GenerateRequest, size: tuple[int, int] | None
+) -> Drawing:
+    """Return the drawing of a request for a picture in a size, by default the pipeline's own."""
     line = item.line
     height, width = (None, None) if size is None else size
     with _named(item):
         return pipe.prepare(
-            item.request,
+            request,
             1,
             height,
             width,
@@ -164,7 +169,7 @@ class _Prepared:
 
     def _each(self) -> Iterator[tuple[Item, Drawing]]:
         for item in self._items:
-            drawing = self._threads.submit(_prepare, self._pipe, item, item.line.size)
+            drawing = self._threads.submit(_prepare, self._pipe, item, item.request, item.line.size)
             self._ahead.append((item, drawing))
             if len(self._ahead) > self._pipe.facts.images_per_request:
                 yield self._first()

@@ -23,7 +23,7 @@ from pipeline.request import (
     effective,
 )
 from pipeline.resolve import with_named_loras
-from pipeline.setting_kinds import MAX_SEED, Texts
+from pipeline.setting_kinds import MAX_SEED, Texts, parse_size
 from pipeline.strict_json import unique_names
 
 MAX_BYTES = 2**26  # of a file
@@ -53,6 +53,12 @@ class Line:
     size: tuple[int, int] | None
     image: Path | None
     mask: Path | None
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Height and width of each run of its pictures, if it is not the command's."""
+        width, height = parse_size(self.request.enlarge) or (0, 0)
+        return [size for size in (self.size, (height, width)) if size and all(size)]
 
 
 @dataclass(frozen=True, slots=True)

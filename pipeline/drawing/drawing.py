@@ -76,7 +76,6 @@ class Stage:
     """The part of some pictures of a request that one model draws.
 
     Attributes:
-        request: the request as the pictures name it.
         run: the programs of the size.
         adapters: the parameters that the programs take.
         model: the model that these are of.
@@ -96,7 +95,6 @@ class Stage:
             A worker calls it.
     """
 
-    request: Request
     run: CompiledSampler
     adapters: Adapters
     model: Model
@@ -163,7 +161,7 @@ class Look(NamedTuple):
     Attributes:
         colours: the map from latents to colours, for previews without a tiny VAE.
         describe: returns the settings of a picture, from the request as its pictures name it, the
-            picture's index and the size in which it was drawn, (width, height).
+            picture's index and the size of the first run, (width, height).
     """
 
     colours: Colours
@@ -194,7 +192,7 @@ class Drawing:
     """A request's pictures that wait, are drawn or are finished.
 
     Attributes:
-        request: the checked request.
+        request: the checked request, as the pictures name it.
         first: the first stage of all its pictures.
         total: the number of steps of all stages.
         look: how its pictures are shown and described.
@@ -302,17 +300,15 @@ class Drawing:
             flagged=[picture.flagged for picture in pictures],
             truncated=self.first.truncated,
             negative_truncated=self.first.negative_truncated,
-            variation_seeds=self._variation_seeds,
+            variation_seeds=(
+                self.request.variation_seeds if self.request.variation_strength > 0 else None
+            ),
             unblurred={
                 picture.index: picture.unblurred
                 for picture in pictures
                 if picture.unblurred is not None
             },
         )
-
-    @property
-    def _variation_seeds(self) -> list[int] | None:
-        return self.request.variation_seeds if self.request.variation_strength > 0 else None
 
 
 @dataclass(frozen=True)

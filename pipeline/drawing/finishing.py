@@ -53,9 +53,9 @@ class Finisher:
         """Queue the decoding of the pictures in some slots, whose latents are final."""
         if stage.output_type == "latent":
             return Final(stage, slots, latents, None)
-        run = stage.run
+        run, request = stage.run, next(iter(slots)).drawing.request
         wanted = slot_mask(run.shapes.images, slots.values())
-        decode = run.tiny_decode if stage.request.decoder == TINY else run.decode
+        decode = run.tiny_decode if request.decoder == TINY else run.decode
         return Final(stage, slots, latents, decode(latents, wanted))
 
     def begin(self, final: Final) -> Future[list[Picture | Job]]:
@@ -134,26 +134,26 @@ class Finisher:
         by_checker: bool,
         by_screen: bool,
     ) -> Picture:
-        flagged = by_checker or by_screen
+        flagged = by_checker or by_screen or job.flagged
         visible = moderation.blur(pixels) if flagged else pixels
         if as_float is not None:
             image = visible / np.float32(255) if flagged else as_float
-            return Picture(job.index, image, flagged or job.flagged)
+            return Picture(job.index, image, flagged)
         image = self._described(job, visible, flagged)
-        reveals = by_screen and not by_checker
+        reveals = by_screen and not (by_checker or job.flagged)
         unblurred = self._described(job, pixels, flagged=False) if reveals else None
-        return Picture(job.index, image, flagged or job.flagged, unblurred)
+        return Picture(job.index, image, flagged, unblurred)
 
     def _described(self, job: Job, pixels: np.ndarray, flagged: bool) -> Image.Image:
         """Return a picture `[H, W, 3]` uint8 as a PIL picture with its settings attached."""
-        image, stage, row = Image.fromarray(pixels), job.stage, job.row
-        request, shapes = stage.request, stage.run.shapes
-        prompts = request.prompts[row], request.negative_prompts[row]
+        image, first = Image.fromarray(pixels), job.drawing.first
+        request, shapes = job.drawing.request, first.run.shapes
+        prompts = request.prompts[job.index], request.negative_prompts[job.index]
         settings = replace(
-            job.drawing.look.describe(request, row, (shapes.width, shapes.height)),
+            job.drawing.look.describe(request, job.index, (shapes.width, shapes.height)),
             safety_checker=metadata.BLURRED if flagged else None,
             lora_hashes=job.drawing.lora_hashes,
-            ti_hashes=stage.placement.hashes(*prompts),
+            ti_hashes=first.placement.hashes(*prompts),
         )
         metadata.attach(image, settings)
         return image

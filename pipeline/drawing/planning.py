@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
+from typing import cast
 
 from pipeline.drawing.drawing import Drawing, Job, Look, Picture, Stage
 from pipeline.drawing.models import Models
-from pipeline.drawing.origins import NO_INPUTS, Inputs, Origin, check_origin, read_origin
+from pipeline.drawing.origins import Inputs, Origin, check_origin, read_origin
 from pipeline.drawing.preparing import (
-    Drawer,
     StagePlan,
+    as_drawn,
     check_cache,
     check_latents,
     check_output,
@@ -32,24 +32,10 @@ from pipeline.request import (
     checked_latents,
     misfits,
 )
-from pipeline.resolve import again, resolve
+from pipeline.resolve import resolve, second_run
 from pipeline.runtime.compiled import CompiledSampler
-from pipeline.setting_kinds import parse_timesteps
+from pipeline.setting_kinds import parse_size, parse_timesteps
 from pipeline.text.embeddings import Embeddings, Placement
-
-
-class Enlargement(NamedTuple):
-    """A second run, which draws finished pictures again in another size.
-
-    Attributes:
-        run: the programs of that size.
-        strength: how far it redraws the pictures.
-        steps: the steps of which it takes that share; None for as many as those of the first run.
-    """
-
-    run: CompiledSampler
-    strength: float
-    steps: int | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +48,6 @@ class Wanted:
         inputs: the arrays that the request starts from.
         output_type: one of `OUTPUT_TYPES`.
         cancelled: stops the drawing once it is set.
-        enlargement: the second run; None for none.
     """
 
     images: int
@@ -70,7 +55,6 @@ class Wanted:
     inputs: Inputs
     output_type: str
     cancelled: Event
-    enlargement: Enlargement | None = None
 
 
 class Planner:
@@ -80,6 +64,7 @@ class Planner:
         models: the models.
         refiner: the refiner; None without one.
         facts: returns what requests can name.
+        run_of: returns the programs of a size, height and width, or raises InputError.
         embeddings: returns the loaded embeddings.
         look: how pictures are shown and described.
         wildcard_dir: the folder of the lists that prompts can name; None for none.
@@ -90,6 +75,7 @@ class Planner:
         models: Models,
         refiner: Refiner | None,
         facts: Callable[[], Facts],
+        run_of: Callable[[int, int], CompiledSampler],
         embeddings: Callable[[], Embeddings],
         look: Look,
         wildcard_dir: Path | None,
@@ -97,6 +83,7 @@ class Planner:
         self._models = models
         self._refiner = refiner
         self._facts = facts
+        self._run_of = run_of
         self._embeddings = embeddings
         self._look = look
         self._wildcard_dir = wildcard_dir
@@ -110,9 +97,7 @@ class Planner:
         """
         facts, inputs = self._facts().for_model(request.model), wanted.inputs
         check_count("images", wanted.images, 1, facts.images_per_request)
-        first_output = wanted.output_type if wanted.enlargement is None else "np"
-        first = replace(wanted, output_type=first_output)
-        checked = self._checked(request, first, facts, has_image=inputs.image is not None)
+        checked = self._checked(request, wanted, facts)
         check_latents(inputs)
         check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
@@ -134,83 +119,66 @@ class Planner:
             output_type=wanted.output_type,
             cancelled=wanted.cancelled,
         )
-        more = 0
-        if wanted.enlargement is not None:
-            plan, more = self._with_second_run(plan, request, wanted, wanted.enlargement, facts)
+        if checked.enlarge:
+            plan = self._enlarged(plan, facts)
         elif origin is not None and wanted.output_type == "np":
             origin.check_one_size()
-        stage, total = self._stages(plan, run)
         return Drawing(
-            plan.request,
-            stage,
-            total + more,
+            as_drawn(plan.request, plan.scheduler),
+            self._first_stage(plan, run),
+            plan.request.drawn_steps - plan.parts[0].skipped,
             self._look,
             wanted.output_type,
             latents,
             wanted.cancelled,
         )
 
-    def _checked(
-        self, request: GenerateRequest, wanted: Wanted, facts: Facts, has_image: bool
-    ) -> Request:
+    def _checked(self, request: GenerateRequest, wanted: Wanted, facts: Facts) -> Request:
         """Return the resolved request with a choice in place of each list in its prompts."""
         checked = check_request(request, wanted.images)
-        checked = resolve(checked, facts, has_image=has_image)
+        checked = resolve(checked, facts, has_image=wanted.inputs.image is not None)
         checked = resolved(checked, self._wildcard_dir, wanted.cancelled)
         check_output(
             checked, wanted.output_type, facts.tiny_vae is not None, self._refiner is not None
         )
         check_cache(checked, facts.step_cache)
-        self._drawer(checked, wanted.run).adapters.check(checked.lora_weights)
+        self._models.drawer(checked.model, wanted.run).adapters.check(checked.lora_weights)
         raise_if_cancelled(wanted.cancelled)
         return checked
 
-    def _stages(self, plan: StagePlan, run: CompiledSampler) -> tuple[Stage, int]:
-        """Return the first stage of a run, and the number of steps up to its end."""
+    def _first_stage(self, plan: StagePlan, run: CompiledSampler) -> Stage:
+        """Return the first stage of a run, which the refiner's follows."""
         embeddings, refiner = self._embeddings(), self._refiner
-        drawer = self._drawer(plan.request, run)
-        if refiner is None or len(plan.parts) == 1:
-            stage = make_stage(plan, drawer, Placement(embeddings))
-            return stage, stage.total
-        second = refiner.stage(plan, drawer, embeddings)
-        plan = replace(plan, output_type="latent", then=partial(_go_on, second))
-        return make_stage(plan, drawer, Placement(embeddings)), second.total
+        drawer = self._models.drawer(plan.request.model, run)
+        if refiner is not None and len(plan.parts) > 1:
+            second = refiner.stage(plan, drawer, embeddings)
+            plan = replace(plan, output_type="latent", then=partial(_go_on, second))
+        return make_stage(plan, drawer, Placement(embeddings))
 
-    def _with_second_run(
-        self,
-        plan: StagePlan,
-        ask: GenerateRequest,
-        wanted: Wanted,
-        enlargement: Enlargement,
-        facts: Facts,
-    ) -> tuple[StagePlan, int]:
-        """Return the plan of pictures that are drawn again, and the number of steps of that run."""
-        run = enlargement.run
+    def _enlarged(self, plan: StagePlan, facts: Facts) -> StagePlan:
+        """Return the plan of pictures that a second run draws again in a larger size."""
         if facts.needs_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
-        larger = again(ask, facts, enlargement.strength, enlargement.steps)
-        second = self._checked(
-            replace(larger, padding=None), replace(wanted, inputs=NO_INPUTS), facts, has_image=True
+        width, height = cast(tuple[int, int], parse_size(plan.request.enlarge))
+        run = self._run_of(height, width)
+        larger = replace(
+            self._run(second_run(plan.request), facts, run, None),
+            output_type=plan.output_type,
+            cancelled=plan.cancelled,
         )
-        larger = self._run(second, facts, run, None)
 
         def enlarge(job: Job, picture: Picture) -> Job:
-            image = fitted(picture.image, run.shapes.height, run.shapes.width)
+            image = fitted(picture.image, height, width)
             one = replace(
                 larger,
                 request=Request(**larger.request.of_picture(job.index), images=1),
-                output_type=plan.output_type,
                 origin=Origin(image[None], None, ()),
                 before=job.stage.total,
-                cancelled=plan.cancelled,
             )
-            stage, _ = self._stages(one, run)
+            stage = self._first_stage(one, run)
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
 
-        return replace(plan, output_type="np", then=enlarge), larger.parts[0].whole
-
-    def _drawer(self, request: Request, run: CompiledSampler) -> Drawer:
-        return self._models.drawer(request.model, run)
+        return replace(plan, output_type="np", then=enlarge)
 
     def _run(
         self, request: Request, facts: Facts, run: CompiledSampler, start: float | None
@@ -222,7 +190,7 @@ class Planner:
         """
         for misfit in misfits(request, facts.scheduler):
             raise InputError(str(misfit))
-        scheduler = self._drawer(request, run).config.schedulers.choose(
+        scheduler = self._models.drawer(request.model, run).config.schedulers.choose(
             request.scheduler,
             request.sigma_schedule,
             request.timestep_spacing,

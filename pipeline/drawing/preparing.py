@@ -40,7 +40,7 @@ def check_output(
         )
     if output_type not in OUTPUT_TYPES:
         raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
-    if request.ends_early and output_type != "latent" and not has_refiner:
+    if request.ends_early and not has_refiner and (output_type != "latent" or request.enlarge):
         raise InputError(
             f"denoising_end is {request.denoising_end}, but there is no refiner that goes on; leave"
             " it out, set output_type to 'latent', or pass refiner to from_pretrained"
@@ -159,7 +159,6 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
     evaluations = schedule.stops[steps - 1] if steps else 0
     scales = request.guidance, request.guidance_rescale
     return Stage(
-        request=_as_drawn(request, plan.scheduler),
         run=run,
         adapters=adapters,
         model=model,
@@ -196,10 +195,9 @@ def plan_run(
     Raises:
         InputError: if no step is left.
     """
-    part, end = partial(_part, request, scheduler), request.denoising_end
-    if not request.ends_early:
-        return StagePlan(request, scheduler, [part(start, None)])
-    if not refined:
+    part = partial(_part, request, scheduler)
+    end = request.denoising_end if request.ends_early else None
+    if end is None or not refined:
         return StagePlan(request, scheduler, [part(start, end)])
     try:
         return StagePlan(request, scheduler, [part(start, end), part(end, None)])
@@ -239,7 +237,7 @@ def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: f
     )
 
 
-def _as_drawn(request: Request, used: SchedulerConfig) -> Request:
+def as_drawn(request: Request, used: SchedulerConfig) -> Request:
     """Return a request as its pictures name it: with its scheduler, without names of defaults."""
     sigma_schedule = "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule
     decoder = "" if request.decoder == FULL else request.decoder

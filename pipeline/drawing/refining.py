@@ -70,7 +70,6 @@ class Refiner:
     ) -> None:
         self.run = run
         self._source = source
-        self._config = source.config
         self.text_encoders = tuple(source.config.text_encoders)
         own = [[*base.text_encoders].index(name) for name in self.text_encoders]
         self._encoders: Sequence[int] = own  # the places of its text encoders in the base model
@@ -79,8 +78,8 @@ class Refiner:
 
     def check_size(self, height: int, width: int) -> None:
         """Raise InputError for a size of pictures that the refiner cannot draw."""
-        _check_size(self._config, height, width)
-        check_rows(self._config, self.run.mesh, height)
+        _check_size(self._source.config, height, width)
+        check_rows(self._source.config, self.run.mesh, height)
 
     def add_size(self, base: CompiledSampler) -> None:
         """Compile for the size of the base model's programs."""
@@ -102,13 +101,11 @@ class Refiner:
             plan,
             request=replace(request, loras="", denoising_end=None),
             parts=plan.parts[1:],
-            before=plan.before + plan.parts[1].skipped,
+            before=plan.before + plan.parts[1].skipped - plan.parts[0].skipped,
             origin=None if origin is None or origin.masks is None else origin,
         )
         own = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
         run = self.of_size(base.run)
-        drawer = Drawer(self._config, own, run, self._adapters, base.model)
+        drawer = Drawer(self._source.config, own, run, self._adapters, base.model)
         placement = Placement(embeddings.for_encoders(self._encoders))
-        stage = make_stage(rest, drawer, placement)
-        whole = {"loras": request.loras, "denoising_end": request.denoising_end}
-        return replace(stage, request=replace(stage.request, **whole))
+        return make_stage(rest, drawer, placement)

@@ -13,6 +13,10 @@ LoRAs are tags at the end of the prompt, such as `<lora:pixel:0.8>`, as in AUTOM
 Their files' hashes are among the settings, under `Lora hashes`. A text with the prompts as JSON
 strings also has the weights under `Loras`, because such a prompt may hold a tag that drew nothing.
 
+A picture that was drawn again in a larger size has the first size under `Size` and the larger one
+under `Hires resize`, as in AUTOMATIC1111's files. `Denoising strength` is then the second run's. If
+the first run started from a picture too, that of the second run is under `Hires strength`.
+
 In JPEG and WebP files the text is EXIF's user comment, as in AUTOMATIC1111's files.
 """
 
@@ -118,6 +122,8 @@ def to_text(settings: Settings) -> str:
         values["Sampler"] = s.sampler
     if s.schedule_type is not None:
         values["Schedule type"] = s.schedule_type
+    if s.enlarge and s.strength is None:
+        values["Denoising strength"] = values.pop("Hires strength")
     others = {
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
@@ -163,6 +169,12 @@ def from_text(text: str) -> Settings:
         raise MetadataError(
             "no settings: the last line should read 'Steps: ..., Sampler: ..., ...'"
         )
+    if (
+        "Hires resize" in fields
+        and "Hires strength" not in fields
+        and "Denoising strength" in fields
+    ):
+        fields["Hires strength"] = fields.pop("Denoising strength")
     values = {setting.name: _parsed(fields, setting) for setting in VALUES}
     values = with_own_names(values)
     unknown = {name: values[name] for name in CHOICES if SETTINGS[name].fault(values[name])}

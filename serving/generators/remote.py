@@ -124,7 +124,8 @@ class Backend:
             return False
         return (
             self.pictures < self.facts.images_per_request
-            and request.size in self.facts.for_known(request.model).sizes
+            and request.size in (facts := self.facts.for_known(request.model)).sizes
+            and request.enlarge in ("", *facts.size_names)
             and self.has_all(request, digest)
         )
 

@@ -14,6 +14,7 @@ from pipeline.facts import Facts
 from pipeline.request import MAX_IMAGES, SETTINGS, with_own_names
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
 from pipeline.setting_kinds import (
+    SIZE,
     VARIATIONS,
     Choice,
     Loras,
@@ -21,6 +22,7 @@ from pipeline.setting_kinds import (
     Setting,
     Timesteps,
     Variations,
+    parse_size,
     parse_timesteps,
 )
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, is_lora_name
@@ -43,7 +45,6 @@ from serving.messages import Message, untranslated
 from serving.requests.inputs import Input
 
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
-SIZE = r"[1-9]\d{0,4}x[1-9]\d{0,4}"
 MAX_NAME = 100  # characters; the longest is far shorter
 _EVENTS: dict[str, type[Event]] = {
     "queued": Queued,
@@ -196,14 +197,6 @@ def generate_fields(body: GenerateBody) -> dict[str, Any]:
         "unblurred": body.unblurred,
         "live": body.live,
     }
-
-
-def parse_size(size: str | None) -> tuple[int, int] | None:
-    """Return width and height from a text such as "1024x768"; None for None."""
-    if size is None:
-        return None
-    width, _, height = size.partition("x")
-    return int(width), int(height)
 
 
 def from_request(request: Request) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _as_live(request: Request, facts: Facts) -> Request:
     if request.model not in ("", facts.name) or not facts.live or facts.live_recipe is None:
         raise RequestError(Message(Code.NOT_LIVE), field="live")
     decoder = request.decoder if facts.tiny_vae is None else TINY
-    return replace(request, images=1, recipe=facts.live_recipe, decoder=decoder)
+    return replace(request, images=1, recipe=facts.live_recipe, decoder=decoder, enlarge="")
 
 
 def check_fields(request: Request, facts: Facts) -> None:
@@ -146,9 +146,12 @@ def check_input(request: Request, facts: Facts) -> None:
     for field, other in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
         if getattr(request, field) is not None and getattr(request, other) is None:
             raise _wrong(Code.WITHOUT, field, other=other)
-    if not request.evaluations(facts.scheduler):
-        low = math.ceil(1000 / request.steps) / 1000
-        raise _wrong(Code.OUT_OF_RANGE, "strength", value=request.strength, low=low, high=1)
+    if facts.needs_mask and request.enlarge:
+        raise _wrong(Code.ONE_OF_TWO, "enlarge", other="mask")
+    for field, (steps, share) in zip(("strength", "enlarge_strength"), request.runs, strict=False):
+        if not int(steps * share):
+            low = math.ceil(1000 / steps) / 1000
+            raise _wrong(Code.OUT_OF_RANGE, field, value=share, low=low, high=1)
 
 
 def check_size(request: Request, facts: Facts) -> None:

@@ -1,5 +1,6 @@
 """Drawing from pictures: image to image, inpainting, the masked part alone."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 
 from pipeline import InputError, SDXLPipeline, metadata
 from pipeline.images.inputs import to_bytes
+from pipeline.request import SETTINGS
 from tests.checkpoints import CompilationCount, shared_pipeline
 from tools.agreement import relative_error
 
@@ -223,3 +225,17 @@ def test_finished_pictures_are_drawn_again_in_another_size(pipe: SDXLPipeline) -
     first = drawn(pipe, "np", images=2)
     again = drawn(pipe, "np", images=2, image=[*first], strength=0.5, num_inference_steps=8)
     np.testing.assert_array_equal(found.images, again)
+
+
+def test_a_larger_pictures_settings_draw_it_again(pipe: SDXLPipeline) -> None:
+    [first] = drawn(
+        pipe,
+        "pil",
+        prompt="a [star:heart:1.5]",
+        prompt_syntax="a1111",
+        enlarge=(16, 16),
+        enlarge_strength=0.5,
+    )
+    settings = asdict(metadata.from_text(first.info[metadata.KEY])) | {"model": ""}
+    [again] = drawn(pipe, "pil", **{name: settings[name] for name in SETTINGS})
+    np.testing.assert_array_equal(np.asarray(first), np.asarray(again))

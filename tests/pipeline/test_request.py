@@ -266,6 +266,7 @@ def test_the_work_of_a_request_is_counted_in_evaluations():
     assert work() == (10, 19)
     assert work(scheduler="euler") == (10, 10)
     assert work(scheduler="lcm", timesteps="999,749,499") == (3, 3)
+    assert work(enlarge="8x8", enlarge_strength=0.5, enlarge_steps=4) == (10, 19 + 3)
     ask = GenerateRequest("a star", scheduler="lcm", timesteps="999,5")
     resolved = resolve(ask, MODEL, has_image=False)
     assert (resolved.num_inference_steps, resolved.guided_steps(2)) == (2, 2)

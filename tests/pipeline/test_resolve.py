@@ -63,6 +63,7 @@ requests = st.builds(
     timesteps=st.sampled_from(["", "999,499"]),
     strength=st.sampled_from([None, 0.3]),
     denoising_end=st.sampled_from([None, 0.5, 1.0]),
+    enlarge=st.sampled_from(["", "8x8"]),
 )
 models = st.builds(
     lambda **changes: replace(QUICK, **changes),
@@ -119,3 +120,9 @@ def test_a_picture_to_start_from_has_a_strength():
     assert resolve(ask, QUICK, has_image=True).strength == 0.8
     assert resolve(ask, QUICK, has_image=False).strength is None
     assert resolve(replace(ask, strength=0.3), QUICK, has_image=True).strength == 0.3
+
+
+@pytest.mark.parametrize(("steps", "strength"), [(1, 1.0), (2, 0.5), (4, 0.35), (25, 0.35)])
+def test_a_larger_picture_takes_one_step_at_least(steps: int, strength: float):
+    ask = GenerateRequest("a fox", num_inference_steps=steps, enlarge="8x8")
+    assert resolve(ask, MODEL, has_image=False).enlarge_strength == strength

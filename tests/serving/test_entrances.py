@@ -64,6 +64,8 @@ ASKS: dict[str, Ask] = {
     "syntax": A1111 | {"prompt": PROMPT},
     "scheduler": {"scheduler": "DPM++ 2M Karras"},
     "picture": {},
+    "larger": A1111
+    | {"prompt": PROMPT, "enlarge": "24x24", "enlarge_strength": STRENGTH, "enlarge_steps": 8},
     **{name: {"recipe": name} for name in RECIPES},
     "steps": {"recipe": "hyper-unified", "num_inference_steps": 2},
     "all": A1111 | {"prompt": PROMPT, "recipe": "lightning-8"},
@@ -106,6 +108,7 @@ def here(
         devices=jax.devices()[:1],
         cache_dir=EXECUTABLES,
     )
+    pipe.add_size(24, 24)
     inventory, folder = pipe._adapters.inventory, tmp_path_factory.mktemp("files")
     for seed, name in enumerate(("one", *RECIPES.values())):
         file = folder / f"{name}.safetensors"
@@ -160,6 +163,8 @@ def by_a1111(here: Here, ask: Ask, image: Picture) -> Pictures:
         body["prompt"] += f"<lora:{RECIPES[ask['recipe']]}:1>"
         body["scheduler"] = "SGM Uniform" if meant.timestep_spacing else "Uniform"
         body["refiner_checkpoint"] = "None"
+    larger = {"enable_hr": True, "hr_resize_x": 24, "hr_second_pass_steps": 8}
+    body |= larger if "enlarge" in ask else {}
     # Its own strength is another one, and it stretches pictures unless it is told not to.
     body |= {"init_images": [in_base64(image)], "denoising_strength": STRENGTH, "resize_mode": 1}
     answer = post(here.site, body, f"/sdapi/v1/{'img' if image else 'txt'}2img")

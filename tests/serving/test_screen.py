@@ -115,6 +115,16 @@ def test_a_flagged_picture_is_blurred_and_sent_unblurred_beside(
     assert remarks == [metadata.BLURRED, None, None]
 
 
+def test_a_picture_flagged_in_its_first_run_stays_blurred(
+    pipe: SDXLPipeline, screening: Screening
+) -> None:
+    verdicts = iter([[True], [False]])
+    screening.by = lambda _: next(verdicts)
+    result = pipe.generate("a star", images=1, enlarge=(16, 16), enlarge_strength=1.0)
+    settings = metadata.from_text(result.images[0].info[metadata.KEY])
+    assert (result.unblurred, settings.safety_checker) == ({}, metadata.BLURRED)
+
+
 def begun(pipe: SDXLPipeline, steps: int) -> Pictures:
     drawing = pipe.prepare(GenerateRequest("a star", num_inference_steps=steps), 1)
     pipe.begin(drawing)

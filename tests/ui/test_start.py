@@ -215,8 +215,14 @@ def test_a_finished_picture_is_drawn_again_in_a_larger_size():
     stand_in = Sized()
     Image.new("RGB", (256, 256), "red").save(picture.path)
     enlarged(stand_in, [picture], picture.key)
-    (request,) = stand_in.asked
-    assert (request.size, request.images, request.strength) == ((512, 512), 1, 0.4)
+    enlarged(
+        stand_in,
+        [replace(picture, settings=replace(picture.settings, enlarge="512x512"))],
+        picture.key,
+    )
+    request, larger = stand_in.asked
+    assert (larger.size, larger.enlarge) == ((1024, 1024), "")
+    assert (request.size, request.images, request.strength) == ((512, 512), 1, 0.35)
     assert request.seed == picture.settings.seed
     assert request.image is not None
     assert Image.open(BytesIO(request.image)).getpixel((0, 0)) == (255, 0, 0)
@@ -231,12 +237,6 @@ def test_a_picture_that_is_gone_is_not_drawn_larger():
     for key in (picture.key, "another"):
         assert said in enlarged(stand_in, update.pictures, key)[-1].strip
     assert stand_in.asked == []
-
-
-def test_few_steps_leave_one_for_the_larger_picture(tmp_path: Path):
-    (tmp_path / "a.png").write_bytes(b"")
-    found = [start.to_enlarge(tmp_path / "a.png", steps).strength for steps in (1, 2, 4, 25)]
-    assert found == [1.0, 0.5, 0.4, 0.4]
 
 
 def test_settings_of_such_a_picture_say_that_it_is_needed():

@@ -130,6 +130,9 @@ SETTINGS = {
         "Syntax des Prompts", "Gewichte wie (red:1.3) werden verstanden, außer mit „plain“."
     ),
     "denoising_end": Words("Refiner übernimmt bei", "Von 0 bis 1; 1 heißt: nur das Basismodell."),
+    "enlarge": Words("Neu zeichnen in", "Die fertigen Bilder werden größer neu gezeichnet."),
+    "enlarge_strength": Words("Stärke beim Vergrößern", "Wie weit sie neu gezeichnet werden."),
+    "enlarge_steps": Words("Schritte beim Vergrößern", "Die Stärke bestimmt, wie viele es sind."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Rauschplan"),
     "size": Words("Größe"),

@@ -127,6 +127,9 @@ SETTINGS = {
         "Prompt syntax", "Weights such as (red:1.3) are understood, unless it is “plain”."
     ),
     "denoising_end": Words("Refiner takes over at", "From 0 to 1; 1 is the base model alone."),
+    "enlarge": Words("Redraw in size", "The finished pictures are drawn again, larger."),
+    "enlarge_strength": Words("Strength of the redraw", "How far they are redrawn."),
+    "enlarge_steps": Words("Steps of the redraw", "The strength decides how many are taken."),
     "sampler": Words("Sampler"),
     "schedule_type": Words("Noise schedule"),
     "size": Words("Size"),

@@ -134,6 +134,9 @@ SETTINGS = {
         "Sintaxis del prompt", "Se entienden pesos como (red:1.3), salvo con «plain»."
     ),
     "denoising_end": Words("El refiner continúa en", "De 0 a 1; 1: solo el modelo base."),
+    "enlarge": Words("Redibujar en", "Las imágenes terminadas se redibujan más grandes."),
+    "enlarge_strength": Words("Intensidad al ampliar", "Cuánto se redibujan."),
+    "enlarge_steps": Words("Pasos al ampliar", "La intensidad decide cuántos son."),
     "sampler": Words("Muestreador"),
     "schedule_type": Words("Plan de ruido"),
     "size": Words("Tamaño"),

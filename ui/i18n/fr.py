@@ -139,6 +139,9 @@ SETTINGS = {
     "denoising_end": Words(
         "Le refiner prend le relais à", "De 0 à 1 ; 1 : le modèle de base seul."
     ),
+    "enlarge": Words("Redessiner en taille", "Les images finies sont redessinées en plus grand."),
+    "enlarge_strength": Words("Force de l’agrandissement", "À quel point elles sont redessinées."),
+    "enlarge_steps": Words("Étapes de l’agrandissement", "La force décide combien sont faites."),
     "sampler": Words("Échantillonneur"),
     "schedule_type": Words("Plan de bruit"),
     "size": Words("Taille"),

@@ -128,13 +128,13 @@ def _text(picture: Picture, facts: Facts) -> str:
     fields, _ = picture.fields(facts)
     note = status.note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
     links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
-    size = picture.settings.width or 1, picture.settings.height or 1
+    width, height = picture.drawn_size
     alone = link.to_query(fields._replace(images=1))
     began = "" if fields.strength is None else "1"
     return (
         f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, facts)}"'
         f' data-began="{began}" data-start="{escape(picture.start)}"'
-        f' data-ratio="{size[0] / size[1]:.3f}">{note}'
+        f' data-ratio="{(width or 1) / (height or 1):.3f}">{note}'
         f'<p class="files">{links}{settings.link_button(alone)}</p>'
         f"<details><summary>{escape(i18n.DETAILS)}</summary>"
         f"{settings.as_html(picture.settings, picture.typed, picture.size)}</details></article>"

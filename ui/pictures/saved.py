@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
+from pipeline.setting_kinds import parse_size
 from serving.generator import ErrorKind, Image, Request, RequestError
 from serving.messages import Code, Message
 from ui import form, i18n, settings, start
@@ -77,6 +78,11 @@ class Picture:
         seed, variation_seed = self.settings.seed or 0, self.settings.variation_seed
         return i18n.caption(self.typed.prompt, seed, variation_seed, self.blurred)
 
+    @property
+    def drawn_size(self) -> tuple[int | None, int | None]:
+        """Return the width and height of its last run, as far as they are known."""
+        return parse_size(self.settings.enlarge) or (self.settings.width, self.settings.height)
+
     def fields(self, facts: Facts) -> tuple[Fields, list[str]]:
         """Return values that ask for this picture again, and notes on what differs here."""
         fields, notes = form.as_fields(self.settings, facts, self.typed)
@@ -89,7 +95,7 @@ class Picture:
         # With padding, the file has the size of the picture that it was drawn into.
         if self.unfinished or self.settings.padding is not None:
             return None
-        return start.larger_size((self.settings.width, self.settings.height), facts)
+        return start.larger_size(self.drawn_size, facts)
 
 
 def find(pictures: Sequence[Picture], key: str | None) -> int:

@@ -46,7 +46,7 @@ def _info(body: DrawBody, asked: Asked, found: Sequence[Image], timestamp: str) 
     request, model = asked.request, asked.facts
     settings = [metadata.Settings(**image.settings) for image in found]
     subseeds = [request.of_picture(index)["variation_seed"] for index in range(asked.images)]
-    width, height = asked.second.size if asked.second else request.size or model.sizes[0]
+    width, height = request.size or model.sizes[0]
     sampler = request.scheduler or model.scheduler
     return {
         "prompt": body.prompt or "",

@@ -9,12 +9,11 @@ from typing import Any
 from anyio import CapacityLimiter
 from fastapi import Request as HttpRequest
 
-from pipeline.images.metadata import BLURRED
 from serving.generator import Error, Generator, Image, Request
 from serving.http.a1111 import answers
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody
 from serving.http.a1111.jobs import Job, Jobs
-from serving.http.a1111.requests import Asked, asked_of, inputs_of, second_run, single
+from serving.http.a1111.requests import Asked, asked_of, inputs_of, single
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
@@ -95,34 +94,15 @@ class DrawCalls:
         if asked.ignored:
             names = ", ".join(loggable(asked.ignored))
             log.info("Ignored in a call of %s: %s", kind, names, extra=log_fields(parts[0]))
-        count = len(parts) + (asked.images if asked.second else 0)
         found: list[Image] = []
-        with self.jobs.begun(self._keys.visitor(sender), Job(kind, count)) as job:
+        with self.jobs.begun(self._keys.visitor(sender), Job(kind, len(parts))) as job:
             for part in parts:
                 if job.interrupted:
                     break
-                found += await self._twice(job, asked, part)
+                found += await self._drawn(job, asked, part)
             output = Format(asked.output, asked.quality, self._encoder, "samples_format")
             files = [await output.encode(each.png) for each in found]
         return answers.drawn(body, asked, found, files, job.timestamp)
-
-    async def _twice(self, job: Job, asked: Asked, part: Request) -> list[Image]:
-        """Draw one request, and its pictures again if the call asks for a second run.
-
-        Pictures whose second run is stopped are those of the first.
-        """
-        drawn = await self._drawn(job, asked, part)
-        if asked.second is None:
-            return drawn
-        found = []
-        for image in drawn:
-            # A blurred picture stays as it is: a second run would draw something else.
-            if not job.interrupted and image.settings.get("safety_checker") != BLURRED:
-                second = second_run(part, image.index, asked, image.png)
-                found += await self._drawn(job, asked, second) or [image]
-            else:
-                found.append(image)
-        return found
 
     async def _drawn(self, job: Job, asked: Asked, request: Request) -> list[Image]:
         """Draw one request; return the pictures that are finished when it ends or is stopped.

@@ -8,7 +8,6 @@ from fastapi import HTTPException
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.request import SETTINGS, with_own_names
-from pipeline.resolve import again
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
 from pipeline.setting_kinds import Seed
@@ -43,15 +42,6 @@ _ORIGINAL = 1
 
 
 @dataclass(frozen=True)
-class SecondRun:
-    """How finished pictures are drawn again in a larger size."""
-
-    size: tuple[int, int]
-    strength: float
-    steps: int | None
-
-
-@dataclass(frozen=True)
 class Asked:
     """The request of a call, for all its pictures, and what else the call asks for.
 
@@ -61,7 +51,6 @@ class Asked:
         images: number of pictures.
         output: format of the files.
         quality: of JPEG and WebP files, from 0 to 100.
-        second: the second run, or None.
         ignored: names of the parameters whose values change nothing here.
     """
 
@@ -70,7 +59,6 @@ class Asked:
     images: int
     output: Literal["png", "jpeg", "webp"] = "png"
     quality: int = metadata.QUALITY
-    second: SecondRun | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -109,6 +97,8 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
     size = None
     if body.width or body.height:
         size = body.width or facts.width, body.height or facts.height
+    if isinstance(body, Txt2ImgBody) and body.enable_hr:
+        values |= _second_run(body, *(size or facts.sizes[0]))
     request = Request(
         **with_own_names(values | sampling),
         size=size,
@@ -116,8 +106,7 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
         address=address,
         previews=True,
     )
-    second = _second_run(body, request, facts) if isinstance(body, Txt2ImgBody) else None
-    return Asked(request, facts, body.images, output, quality, second, tuple(ignored))
+    return Asked(request, facts, body.images, output, quality, tuple(ignored))
 
 
 def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]]:
@@ -134,7 +123,6 @@ def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]
     body.init_images, body.mask = None, None
     if not files:
         raise HTTPException(404, "Init image not found")
-    strength = STRENGTH if body.denoising_strength is None else body.denoising_strength
     padding = body.inpaint_full_res_padding or 0 if mask and body.inpaint_full_res else None
     fill = body.inpainting_fill or _FILL
     found = [
@@ -149,7 +137,7 @@ def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]
         for file in files
     ]
     ignored = ["inpainting_fill"] if mask and fill not in (_FILL, _ORIGINAL) else []
-    return found, {"strength": strength, "padding": padding}, ignored
+    return found, {"strength": _strength(body), "padding": padding}, ignored
 
 
 def single(request: Request, index: int, **others: Any) -> Request:
@@ -157,14 +145,6 @@ def single(request: Request, index: int, **others: Any) -> Request:
     values = request.of_picture(index)
     seeds = {name: values[name] for name, kind in SETTINGS.items() if isinstance(kind, Seed)}
     return replace(request, **{"id": new_id(), "images": 1} | seeds | others)
-
-
-def second_run(request: Request, index: int, asked: Asked, png: bytes) -> Request:
-    """Return the request that draws the finished picture `index` of `request` again."""
-    second = asked.second
-    assert second is not None
-    larger = again(request, asked.facts, second.strength, second.steps)
-    return single(larger, index, image=png, size=second.size)
 
 
 def _refined(body: DrawBody, facts: Facts) -> tuple[float | None, list[str]]:
@@ -233,25 +213,22 @@ def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], list[str]]:
     return settings, [] if found in SCHEDULE_TYPES else ["scheduler"]
 
 
-def _second_run(body: Txt2ImgBody, request: Request, facts: Facts) -> SecondRun | None:
-    """Return the second run that a body asks for; one side of its size may follow from the other.
+def _strength(body: DrawBody) -> float:
+    return STRENGTH if body.denoising_strength is None else body.denoising_strength
 
-    Raises:
-        HTTPException: if the model draws no second runs.
+
+def _second_run(body: Txt2ImgBody, width: int, height: int) -> dict[str, Any]:
+    """Return the settings of the second run that a body asks for.
+
+    One side of its size may follow from the other. `width` and `height` are those of the first run.
     """
-    if not body.enable_hr:
-        return None
-    if facts.needs_mask:
-        raise HTTPException(422, "enable_hr is not possible with this model; leave it out")
-    width, height = request.size or facts.sizes[0]
     x, y, scale = body.hr_resize_x or 0, body.hr_resize_y or 0, body.hr_scale or 2.0
     if x or y:
         size = x or round(width * y / height), y or round(height * x / width)
     else:
         size = int(width * scale), int(height * scale)
-    if size not in facts.sizes:
-        choices = " or ".join("{}x{}".format(*each) for each in facts.sizes)
-        wrong = "{}x{}".format(*size)
-        raise HTTPException(422, f"The second run's size is {wrong}; here it can only be {choices}")
-    strength = STRENGTH if body.denoising_strength is None else body.denoising_strength
-    return SecondRun(size, strength, body.hr_second_pass_steps or None)
+    return {
+        "enlarge": "{}x{}".format(*size),
+        "enlarge_strength": _strength(body),
+        "enlarge_steps": body.hr_second_pass_steps or None,
+    }

@@ -342,6 +342,14 @@ def test_variations_and_guidance_that_ended() -> None:
     assert from_text(to_text(settings)) == settings
 
 
+def test_a_second_run() -> None:
+    settings = replace(SETTINGS, enlarge="2048x1536", enlarge_strength=0.5, enlarge_steps=8)
+    assert "Denoising strength: 0.5, Hires resize: 2048x1536, Hires steps: 8" in to_text(settings)
+    both = settings, replace(settings, strength=0.25)
+    assert both == tuple(from_text(to_text(each)) for each in both)
+    assert from_text(to_text(settings).replace("x1536,", "x0,")).enlarge is None
+
+
 def test_every_scheduler_has_a_name_that_survives() -> None:
     assert SAMPLERS.keys() == SCHEDULERS.keys()
     for name, text in SAMPLERS.items():

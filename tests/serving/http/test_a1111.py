@@ -305,34 +305,20 @@ def test_several_pictures_count_until_the_call_ends(
     assert (status, body["detail"]) == (429, str(Message(Code.TOO_MANY_UPLOADS)))
 
 
-def test_a_second_run(site: Site, api: webuiapi.WebUIApi):
-    status, body = refused(txt2img, api, enable_hr=True)
-    assert status == 422
-    assert body["detail"] == "The second run's size is 16x16; here it can only be 8x8"
-    before = len(site.pipe.calls)
-    result = txt2img(
-        api,
-        enable_hr=True,
-        hr_scale=1,
-        denoising_strength=0.5,
-        hr_second_pass_steps=3,
-        batch_size=2,
-        hr_upscaler="Lanczos",
-    )
-    assert [call["image"] is None for call in site.pipe.calls[before:]] == [True, False, False]
-    calls = site.pipe.calls[before + 1 :]
-    assert [call["seed"] for call in calls] == [7, 8]
-    assert {(call["strength"], call["num_inference_steps"]) for call in calls} == {(0.5, 3)}
-    assert (result.info["all_seeds"], result.info["ignored"]) == ([7, 8], [])
-
-
-def test_a_second_run_goes_on_with_changes_of_prompts(site: Site, api: webuiapi.WebUIApi):
-    before = len(site.pipe.calls)
-    prompt = "a [red:blue:0.5] [star:ring:1.5] [cube::7]"
-    txt2img(api, prompt=prompt, steps=4, enable_hr=True, hr_scale=1, batch_size=1)
-    first, second = (call["prompt"] for call in site.pipe.calls[before:])
-    assert first == prompt
-    assert second == "a [red:blue:0] [star:ring:0.5] [cube::3]"
+@pytest.mark.parametrize(
+    ("asked", "settings"),
+    [
+        ({"hr_scale": 1}, ("8x8", 0.75, None)),
+        ({"hr_resize_x": 8, "hr_second_pass_steps": 3}, ("8x8", 0.75, 3)),
+        ({"hr_resize_y": 8, "hr_resize_x": 8, "denoising_strength": 0.5}, ("8x8", 0.5, None)),
+    ],
+)
+def test_a_second_run(
+    site: Site, api: webuiapi.WebUIApi, asked: dict[str, Any], settings: tuple[Any, ...]
+):
+    txt2img(api, **{"denoising_strength": None} | asked, enable_hr=True, hr_upscaler="Lanczos")
+    call = site.pipe.calls[-1]
+    assert (call["enlarge"], call["enlarge_strength"], call["enlarge_steps"]) == settings
 
 
 # --- progress, interrupt, skip ---
@@ -390,18 +376,6 @@ def test_skip():
         wait_until(lambda: api.get_progress()["state"]["job_no"] == 1)
         site.pipe.let_all()
         assert drawing.ended().info["all_seeds"] == [9, 10]
-
-
-def test_interrupt_before_the_second_run():
-    with serve(held=True, a1111="keys") as site:
-        api = client_of(site)
-        drawing = Drawing(site, txt2img, api, enable_hr=True, hr_scale=1)
-        site.pipe.let_step(4)
-        wait_until(lambda: api.get_progress()["state"]["job_no"] == 1)
-        wait_until(lambda: site.pipe.at_rest)
-        api.interrupt()
-        result = drawing.ended()
-        assert (result.info["all_seeds"], len(result.images)) == ([7], 1)
 
 
 def test_nobody_sees_or_stops_the_pictures_of_others():
@@ -543,7 +517,7 @@ def test_png_info(api: webuiapi.WebUIApi):
             422,
             "eta_ddim is not a number",
         ),
-        ({"enable_hr": True, "hr_resize_x": 16}, 422, "The second run's size is 16x16"),
+        ({"enable_hr": True, "hr_resize_x": 16}, 422, "enlarge is 16x16; here it can only be 8x8"),
         (
             {"controlnet_units": [webuiapi.ControlNetUnit()]},
             422,

@@ -156,6 +156,8 @@ def test_a_wrong_picture_is_named_with_the_reason():
         ({"size": (99_999, 99_999)}, "size"),
         ({"padding": 8}, "padding"),
         ({"recipe": "none"}, "recipe"),
+        ({"enlarge": "99999x99999"}, "enlarge"),
+        ({"enlarge": "8x8", "enlarge_strength": 0.01}, "enlarge_strength"),
     ],
 )
 def test_nothing_is_opened_for_a_request_that_is_refused(changes: dict[str, Any], field: str):
