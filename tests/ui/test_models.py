@@ -73,7 +73,7 @@ def test_a_model_with_programs_of_its_own_has_its_sizes() -> None:
     assert (fields.model, fields.size, notes) == ("small", form.USUAL, [])
     request = form.to_request(BOTH, styles_for(kind_of(BOTH)), fields, form.Visitor("", ""))
     assert (request.model, request.size) == ("small", None)
-    other = fields._replace(size=form.size_name(BOTH.sizes[0]))
+    other = fields._replace(size=BOTH.size_names[0])
     with pytest.raises(RequestError) as refused:
         form.to_request(BOTH, styles_for(kind_of(BOTH)), other, form.Visitor("", ""))
     assert refused.value.message.params["choices"] == ["64x48"]
