@@ -80,6 +80,7 @@ class ModelFacts:
         prediction_type: what the network predicts, such as "epsilon" or "v_prediction".
         digest: equal for equal files.
         hash: SHA-256 of its single file in hexadecimal digits; "" if it is not known.
+        pictured: whether there is a picture of it.
         text: what the operator says about it.
         fault: the reason why requests cannot name it; "" if they can.
     """
@@ -101,6 +102,7 @@ class ModelFacts:
     words: tuple[str, ...] = ()
     digest: str = ""
     hash: str = ""
+    pictured: bool = False
     text: str = ""
     fault: str = ""
 

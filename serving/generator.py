@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from pipeline.facts import Facts
 from pipeline.request import GenerateRequest
@@ -15,6 +15,9 @@ from pipeline.text.prompt_syntax import PLAIN
 from serving.messages import Message
 
 MAX_CHARACTERS = 2000  # of a prompt
+
+# Fields of the facts that describe what there may be pictures of.
+Pictured: TypeAlias = Literal["loras", "models"]
 
 
 def new_id() -> str:
@@ -264,8 +267,8 @@ class Generator(Protocol):
         """
         ...
 
-    async def thumbnail(self, lora: str) -> bytes | None:
-        """Return a small WebP picture of a LoRA; None if there is none."""
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
+        """Return a small WebP picture of a LoRA or a model; None if there is none."""
         ...
 
     async def submit(self, request: Request) -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI, HTTPException, Response
 
 from pipeline.facts import Facts
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, parse_loras
-from serving.generator import Generator
+from serving.generator import Generator, Pictured
 from ui import i18n
 
 SCRIPT = Path(__file__).parent / "static" / "looks.js"
@@ -34,6 +34,7 @@ def field(facts: Facts) -> gr.HTML:
         elem_id="loras",
         render=False,
         loras=_catalogue(facts),
+        models=_pictures_of_models(facts),
         limits={
             "most": MOST,
             "few": FEW,
@@ -73,16 +74,16 @@ def texts() -> dict[str, Any]:
 
 
 def offered(facts: Facts) -> gr.HTML:
-    """Return an update of the field with the model's present LoRAs."""
-    return gr.HTML(loras=_catalogue(facts))
+    """Return an update of the field with the LoRAs and the models that there are."""
+    return gr.HTML(loras=_catalogue(facts), models=_pictures_of_models(facts))
 
 
 def connect_pictures(app: FastAPI, generator: Generator) -> None:
-    """Add the route that serves small pictures of the LoRAs."""
+    """Add the route that serves small pictures of the LoRAs and the models."""
 
-    @app.get(f"/{_PICTURES}/{{name}}", include_in_schema=False)
-    async def picture(name: str) -> Response:
-        found = await generator.thumbnail(name)
+    @app.get(f"/{_PICTURES}/{{kind}}/{{name}}", include_in_schema=False)
+    async def picture(kind: Pictured, name: str) -> Response:
+        found = await generator.thumbnail(kind, name)
         if found is None:
             raise HTTPException(404)
         headers = {"Cache-Control": "max-age=3600"}
@@ -115,8 +116,21 @@ def _catalogue(facts: Facts) -> list[dict[str, Any]]:
             "name": lora.name,
             "title": lora.title,
             "words": lora.words,
-            "picture": f"{_PICTURES}/{quote(lora.name, safe='')}" if lora.pictured else "",
+            "picture": _address("loras", lora.name) if lora.pictured else "",
             "quick": lora.name in quick,
         }
         for lora in facts.usable_loras.values()
     ]
+
+
+def _pictures_of_models(facts: Facts) -> dict[str, str]:
+    """Return the addresses of the models' pictures, by the models' titles in the choice."""
+    return {
+        model.title or model.name: _address("models", model.name)
+        for model in facts.models
+        if model.pictured and not model.fault
+    }
+
+
+def _address(kind: Pictured, name: str) -> str:
+    return f"{_PICTURES}/{kind}/{quote(name, safe='')}"

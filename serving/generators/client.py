@@ -13,7 +13,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from pipeline.facts import Facts
-from serving.generator import Done, Error, ErrorKind, Event, Length, Load
+from serving.generator import Done, Error, ErrorKind, Event, Length, Load, Pictured
 from serving.http import schemas
 from serving.http.events import HOP_HEADER, NO_DIGEST
 from serving.messages import Code, Message
@@ -143,9 +143,11 @@ async def fetch_length(
         return None
 
 
-async def fetch_thumbnail(client: httpx.AsyncClient, url: str, lora: str) -> bytes | None:
-    """Return the small picture of a LoRA; None if the instance sends none."""
-    address = f"{url}/v1/loras/{quote(lora, safe='')}/picture"
+async def fetch_thumbnail(
+    client: httpx.AsyncClient, url: str, kind: Pictured, name: str
+) -> bytes | None:
+    """Return the small picture of a LoRA or a model; None if the instance sends none."""
+    address = f"{url}/v1/{kind}/{quote(name, safe='')}/picture"
     try:
         status, content = await _ask(client, "GET", address, ANSWER_S)
     except (httpx.HTTPError, TimeoutError, BackendError):

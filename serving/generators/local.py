@@ -35,6 +35,7 @@ from serving.generator import (
     Error,
     ErrorKind,
     Length,
+    Pictured,
     Preview,
     Request,
     RequestError,
@@ -137,6 +138,10 @@ class LocalGenerator(RequestLifecycle):
         self._pipe = pipe
         self._reveal = reveal
         self._loras = loras
+        self._pictured: dict[Pictured, LoraFolder | ModelFolder | None] = {
+            "loras": loras,
+            "models": models,
+        }
         self._loaded = LoadedLoras(pipe, loras) if loras else None
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
@@ -195,12 +200,12 @@ class LocalGenerator(RequestLifecycle):
             self._embeddings.refresh()
         return Length(*self._pipe.measure(prompt, prompt_syntax, steps))
 
-    async def thumbnail(self, lora: str) -> bytes | None:
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
-        if self._loras is None:
+        if (folder := self._pictured[kind]) is None:
             return None
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reducing, self._loras.thumbnail, lora)
+        return await loop.run_in_executor(self._reducing, folder.thumbnail, name)
 
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""

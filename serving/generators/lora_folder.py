@@ -41,6 +41,26 @@ LONGEST = 60  # characters of a title or of a trigger word
 _FREQUENT = 5  # tags of the training that are shown if there are no trigger words
 
 
+class Thumbnails:
+    """Small pictures of files, made anew from those beside them. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[Any, bytes] = OrderedDict()
+
+    def of(self, file: File | None) -> bytes | None:
+        """Return a WebP picture of a file, if there is one."""
+        picture = file and picture_of(file)
+        if picture is None:
+            return None
+        with self._lock:  # one at a time, because decoding takes memory
+            if picture.version not in self._made:
+                self._made[picture.version] = _thumbnail(picture.path)
+                if len(self._made) > _KEPT:
+                    self._made.popitem(last=False)
+            return self._made[picture.version] or None
+
+
 class LoraFolder:
     """The LoRAs in a folder that may change while the server runs. Any thread may call it."""
 
@@ -48,7 +68,7 @@ class LoraFolder:
         self._folder = Folder(path, SETTING, is_lora_name, BESIDE)
         self._lock = threading.Lock()
         self._described: dict[str, tuple[File, LoraFacts]] = {}
-        self._thumbnails: OrderedDict[Any, bytes] = OrderedDict()
+        self._thumbnails = Thumbnails()
 
     def look(self) -> Listing:
         """Return the files; the same object for as long as nothing changes."""
@@ -69,17 +89,8 @@ class LoraFolder:
         return known if known and known[0] == file else (file, _read(name, file))
 
     def thumbnail(self, name: str) -> bytes | None:
-        """Return a small WebP picture of a LoRA, made anew from the one beside its file, if any."""
-        file = self.look().files.get(name)
-        picture = file and _picture_of(file)
-        if picture is None:
-            return None
-        with self._lock:  # one at a time, because decoding takes memory
-            if picture.version not in self._thumbnails:
-                self._thumbnails[picture.version] = _thumbnail(picture.path)
-                if len(self._thumbnails) > _KEPT:
-                    self._thumbnails.popitem(last=False)
-            return self._thumbnails[picture.version] or None
+        """Return a small picture of a LoRA, if there is one."""
+        return self._thumbnails.of(self.look().files.get(name))
 
 
 def _told_apart(loras: list[LoraFacts]) -> list[LoraFacts]:
@@ -88,7 +99,8 @@ def _told_apart(loras: list[LoraFacts]) -> list[LoraFacts]:
     return [lora if counts[lora.title] == 1 else replace(lora, title=lora.name) for lora in loras]
 
 
-def _picture_of(file: File) -> File | None:
+def picture_of(file: File) -> File | None:
+    """Return the picture beside a file; None if there is none."""
     return next((file.beside[ending] for ending in PICTURES if ending in file.beside), None)
 
 
@@ -106,7 +118,7 @@ def _thumbnail(path: Path) -> bytes:
         # Nothing but the pixels is passed on: no metadata of the file.
         small.save(made, "WEBP", quality=_QUALITY, exif=b"", icc_profile=b"", xmp=b"")
     except Exception as error:  # Pillow raises many kinds for damaged files
-        log.warning("%s: the picture %s cannot be read: %s", SETTING, path.name, error)
+        log.warning("The picture %s cannot be read: %s", path.name, error)
         return b""
     return made.getvalue()
 
@@ -124,7 +136,7 @@ def _read(name: str, file: File) -> LoraFacts:
         title=_title(header, infos) or name,
         words=_words(header, infos, file),
         digest=digest,
-        pictured=_picture_of(file) is not None,
+        pictured=picture_of(file) is not None,
     )
 
 

@@ -11,7 +11,7 @@ from pipeline.facts import ModelFacts
 from pipeline.text.loras import is_lora_name
 from serving.folders import File, Folder, Listing, files_in
 from serving.generators.hashes import Hashes
-from serving.generators.lora_folder import BESIDE, title_and_text
+from serving.generators.lora_folder import BESIDE, Thumbnails, picture_of, title_and_text
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ class ModelFolder:
         self._pipe = pipe
         self._folder = Folder(path, SETTING, is_lora_name, BESIDE, index=INDEX)
         self._hashes = Hashes(None if cache_dir is None else cache_dir / "model_hashes.json")
+        self._thumbnails = Thumbnails()
         self._lock = Lock()
         self._listing = Listing()
         self._models: dict[str, tuple[File, ModelFacts]] = {}
@@ -57,6 +58,10 @@ class ModelFolder:
         )
         return tuple(sorted([*models, *doubled], key=lambda model: model.name))
 
+    def thumbnail(self, name: str) -> bytes | None:
+        """Return a small picture of a model, if there is one."""
+        return self._thumbnails.of(self._folder.look().files.get(name))
+
     def _forget(self, name: str, facts: ModelFacts) -> None:
         del self._models[name]
         if not facts.fault:
@@ -71,7 +76,7 @@ class ModelFolder:
             log.warning("%s: %s cannot be used: %s", SETTING, name, error)
             return ModelFacts(name=name, title=title, text=text, fault=_reason(error, file.path))
         facts = next(model for model in self._pipe.facts.models if model.name == name)
-        return replace(facts, title=title, text=text)
+        return replace(facts, title=title, text=text, pictured=picture_of(file) is not None)
 
 
 def _check_texts(path: Path) -> None:

@@ -17,6 +17,7 @@ from serving.generator import (
     ErrorKind,
     Image,
     Length,
+    Pictured,
     Queued,
     Request,
     RequestError,
@@ -199,12 +200,14 @@ class RemoteGenerator(RequestLifecycle):
                 return await fetch_length(self._client, backend.url, body)
         return None
 
-    async def thumbnail(self, lora: str) -> bytes | None:
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
         for backend in self._backends:
-            its = backend.facts.usable_loras if backend.facts else {}
-            if self._takes_new(backend) and lora in its and its[lora].pictured:
-                return await fetch_thumbnail(self._client, backend.url, lora)
+            listed = getattr(backend.facts, kind, ())
+            if self._takes_new(backend) and any(
+                each.name == name and each.pictured for each in listed
+            ):
+                return await fetch_thumbnail(self._client, backend.url, kind, name)
         return None
 
     @property

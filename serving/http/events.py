@@ -13,7 +13,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from pipeline.errors import InputError
 from pipeline.text.explanation import Explanation, explain
-from serving.generator import ErrorKind, Event, Generator, Length, RequestError
+from serving.generator import ErrorKind, Event, Generator, Length, Pictured, RequestError
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
@@ -123,7 +123,15 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     @routes.get("/loras/{name}/picture", response_class=Response)
     async def picture(name: str) -> Response:
         """Return a small WebP picture of a LoRA."""
-        found = await generator.thumbnail(name)
+        return await pictured("loras", name)
+
+    @routes.get("/models/{name}/picture", response_class=Response)
+    async def picture_of_model(name: str) -> Response:
+        """Return a small WebP picture of a model."""
+        return await pictured("models", name)
+
+    async def pictured(kind: Pictured, name: str) -> Response:
+        found = await generator.thumbnail(kind, name)
         if found is None:
             raise HTTPException(404)
         return Response(found, media_type="image/webp")

@@ -12,7 +12,17 @@ from itertools import islice
 from pipeline.drawing.scheduler import FRONT, Rules, Scheduler
 from pipeline.facts import Facts
 from pipeline.text.prompt_syntax import PLAIN
-from serving.generator import ErrorKind, Event, Length, Load, Queued, Request, RequestError, Started
+from serving.generator import (
+    ErrorKind,
+    Event,
+    Length,
+    Load,
+    Pictured,
+    Queued,
+    Request,
+    RequestError,
+    Started,
+)
 from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.metrics import Observer
@@ -218,7 +228,7 @@ class RequestLifecycle(ABC):
             await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
 
     @abstractmethod
-    async def thumbnail(self, lora: str) -> bytes | None:
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
 
     # --- queue and tasks ---

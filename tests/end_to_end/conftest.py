@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page
 
 from tests import compiling
 from tests.browsing import Visitor
-from tests.checkpoints import SMALLEST
+from tests.checkpoints import SMALLEST, copy_checkpoint
 from tests.web import served
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
 from tools.page_states import launched
@@ -19,7 +19,7 @@ TITLES = {"pixel": "Pixel art", "ink": "Ink <b>wash</b>"}
 
 @pytest.fixture(scope="session")
 def tiny_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of the real program with a tiny model, two LoRAs and a second size.
+    """Yield the address of the real program with two tiny models, two LoRAs and a second size.
 
     The second size, 24x16, is compiled after the start.
     """
@@ -30,7 +30,10 @@ def tiny_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         file = folder / f"{name}.safetensors"
         write_adapter(file, drawn, "kohya sdxl", inventory, metadata=told)
     Image.new("RGB", (300, 200), "teal").save(folder / "pixel.preview.png")
-    flags = ["--sizes", "16x16,24x16", "--lora-dir", str(folder)]
+    models = tmp_path_factory.mktemp("models")
+    copy_checkpoint(models).rename(models / "pony")
+    Image.new("RGB", (300, 200), "teal").save(models / "pony.png")
+    flags = ["--sizes", "16x16,24x16", "--lora-dir", str(folder), "--model-dir", str(models)]
     program = ["app.py", "--model", str(SMALLEST), *flags]
     with compiling.quickly(), served(program, tmp_path_factory.mktemp("app") / "log") as url:
         yield url

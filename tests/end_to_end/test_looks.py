@@ -10,7 +10,7 @@ from pipeline import metadata
 from tests.browsing import ask, opened, wait_for_pictures
 from tests.end_to_end.conftest import TITLES
 from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
-from tools.page_states import THREE_FRAMES, open_picture
+from tools.page_states import THREE_FRAMES, open_advanced, open_picture
 from ui import i18n
 
 PROMPT = "a red star"
@@ -33,10 +33,21 @@ def settings_of(page: Page, index: int = 0) -> str:
     )
 
 
+def test_a_model_has_its_picture_in_the_list(page: Page):
+    open_advanced(page)
+    page.locator("#checkpoint input").click()
+    options = page.locator("#checkpoint [role=option]")
+    expect(options).to_have_text([re.compile("checkpoint"), re.compile("pony")])
+    expect(options.nth(1)).to_have_attribute("style", re.compile("look-pictures/models/pony"))
+    expect(options.nth(0)).not_to_have_attribute("data-pictured", "")
+    address = f"{page.url.rstrip('/')}/look-pictures/models/pony"
+    assert page.request.get(address).headers["content-type"] == "image/webp"
+
+
 def test_a_look_is_chosen_weighed_shared_and_restored(page: Page, browser: Browser, tmp_path: Path):
     page.locator("#chip-style").click()
     tile = page.locator("#loras [data-look=pixel]")
-    expect(tile.locator("img")).to_have_attribute("src", re.compile("look-pictures/pixel"))
+    expect(tile.locator("img")).to_have_attribute("src", re.compile("look-pictures/loras/pixel"))
     page.wait_for_function("document.querySelector('#loras [data-look] img').naturalWidth === 160")
     expect(page.locator("#loras [data-look=ink]")).to_contain_text(TITLES["ink"])
     expect(page.locator("#loras [data-weight]")).to_have_count(0)

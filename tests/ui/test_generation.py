@@ -31,6 +31,7 @@ from serving.generator import (
     Image,
     Length,
     Load,
+    Pictured,
     Preview,
     Queued,
     Request,
@@ -126,7 +127,7 @@ class StandIn:
         words = max(map(str.split, texts), key=len)
         return Length(2 + len(words), 77, " ".join(words[75:])) if words[:1] != ["away"] else None
 
-    async def thumbnail(self, lora: str) -> bytes | None:
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
         raise NotImplementedError
 
     async def submit(self, request: Request) -> None:

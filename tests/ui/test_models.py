@@ -10,7 +10,7 @@ from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from serving.generator import RequestError
 from tests.ui.test_settings import MODEL
-from ui import form, i18n
+from ui import form, i18n, looks
 from ui.model_kind import kind_of
 from ui.styles import styles_for
 
@@ -34,6 +34,12 @@ def test_the_choice_has_titles() -> None:
     assert choice.visible
     assert choice.choices == [(MODEL.name, ""), ("Pony", "pony")]
     assert choice.value == ""
+
+
+def test_models_have_pictures_in_the_choice() -> None:
+    pictured = replace(PONY, pictured=True)
+    field = looks.field(replace(MODEL, models=(pictured, replace(ODD, pictured=True))))
+    assert field.props["models"] == {"Pony": "look-pictures/models/pony"}
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "es"])

@@ -173,9 +173,19 @@ const draw = () => {
   for (const { redraw } of places) redraw();
 };
 
+// A model has its picture in the list from which one is chosen.
+const dressModels = () => {
+  for (const option of page.querySelectorAll("#checkpoint [role=option]:not([data-pictured])")) {
+    const picture = props.models?.[option.ariaLabel];
+    if (!picture) continue;
+    option.dataset.pictured = "";
+    option.style.setProperty("--picture", `url("${new URL(picture, home)}")`);
+  }
+};
+
 watch(["value", "loras"], draw);
 const isDrawn = () => ["[data-looks]", "[data-all-looks]"].every((place) => (
   [...page.querySelectorAll(place)].every((root) => root.hasChildNodes())
 ));
-new MutationObserver(() => { if (!isDrawn()) draw(); }).observe(page, { subtree: true, childList: true });
+new MutationObserver(() => { if (!isDrawn()) draw(); dressModels(); }).observe(page, { subtree: true, childList: true });
 draw();

@@ -193,6 +193,19 @@ def test_a_file_that_is_cut_while_it_waits_fails_alone(
     run(shared, folder, test)
 
 
+def test_a_model_has_the_picture_beside_it(shared: SDXLPipeline, folder: Path) -> None:
+    Pillow.new("RGB", (300, 200), "teal").save(folder / "b.preview.png")
+
+    async def test(generator: LocalGenerator) -> None:
+        assert [model.pictured for model in generator.facts.models] == [True, False]
+        picture = await generator.thumbnail("models", "b")
+        assert Pillow.open(io.BytesIO(picture or b"")).size == (160, 160)
+        assert await generator.thumbnail("models", "c") is None
+        assert await generator.thumbnail("loras", "b") is None
+
+    run(shared, folder, test)
+
+
 def test_hashes_are_computed_once(tmp_path: Path) -> None:
     save_file({"x": np.zeros(2, np.float32)}, tmp_path / "a.safetensors")
     [file] = Folder(tmp_path, "MODEL_DIR").look().files.values()
