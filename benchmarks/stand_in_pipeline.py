@@ -199,7 +199,7 @@ class _Selection:
         time.sleep(self._change_s * (model is not self.model))
         self.weights, self.model = weights, model
 
-    def read_ahead(self, model: Model) -> None:
+    def read_ahead(self, model: Model, weights: Mapping[str, Any]) -> None:
         pass
 
 
@@ -308,9 +308,9 @@ class StandInPipeline(ABC):
         stop = Event() if cancelled is None else cancelled
         return Drawing(checked, stage, stage.total, self._look, output_type, cancelled=stop)
 
-    def read_ahead(self, model: str) -> None:
+    def read_ahead(self, model: str, loras: Mapping[str, Any]) -> None:
         """See `SDXLPipeline.read_ahead`; it takes no time here."""
-        self.adapters.read_ahead(self.models.get(model, MODEL))
+        self.adapters.read_ahead(self.models.get(model, MODEL), loras)
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """See `SDXLPipeline.begin`."""

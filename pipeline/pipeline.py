@@ -468,14 +468,23 @@ class SDXLPipeline:
         """
         self._pipe_of(name)._models.remove(name)
 
-    def read_ahead(self, model: str) -> None:
+    def read_ahead(
+        self, model: str, loras: Mapping[str, tuple[float, float]] | None = None
+    ) -> None:
         """Begin to read a model into the host's memory. Any thread may call this.
+
+        If the devices have the model already, loaded LoRAs are merged with it in advance.
+
+        Args:
+            model: its name in requests.
+            loras: the weights of LoRAs in the UNet and in the text encoders, by name.
 
         Raises:
             InputError: if there is no such model.
         """
         pipe = self._pipe_of(model)
-        pipe._adapters.read_ahead(pipe._models.drawer(model, pipe._compiled).model)
+        drawer = pipe._models.drawer(model, pipe._compiled)
+        pipe._adapters.read_ahead(drawer.model, loras or {})
 
     @property
     def loras(self) -> Mapping[str, LoraInfo]:

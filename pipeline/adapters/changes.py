@@ -55,10 +55,14 @@ class LowRank(Factored):
     down: np.ndarray
     scale: float = 1.0
 
+    def factors(self, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return up times the scales, and down, float32."""
+        return _scaled(self.up, self.scale * scale), _float32(self.down)
+
     def product(self, shape: Shape, scale: float) -> np.ndarray:
-        up = _scaled(self.up, self.scale * scale)
+        up, down = self.factors(scale)
         # In this order the outputs lie side by side, as in the networks' parameters.
-        return (_float32(self.down).T @ up.T).T.reshape(shape)
+        return (down.T @ up.T).T.reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)

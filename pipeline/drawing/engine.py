@@ -195,7 +195,7 @@ class Engine:
                 adapters, wanted = job.stage.adapters, (job.stage.loras, job.stage.model)
                 if not adapters.is_selected(*wanted):
                     if self._is_used(adapters):
-                        adapters.read_ahead(job.stage.model)
+                        adapters.read_ahead(job.stage.model, job.stage.loras)
                         break
                     try:
                         adapters.select(*wanted)

@@ -18,9 +18,9 @@ import math
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,8 @@ class LoraInfo:
     short_hash: str
 
 
+# A parameter as the devices have it: an array, or whole numbers and their scale.
+Made = Sequence[Pristine]
 # The changes to parameters; a parameter without changes is not in it.
 Parts = dict[Slot, tuple[Part, ...]]
 
@@ -142,6 +144,9 @@ class Adapters:
         self._pristine: dict[Slot, Pristine] = {}
         self._held: Counter[jax.Device] = Counter()
         self._recent = RecentlyMerged()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="merge-ahead")
+        self._next: _Selection | None = None  # is merged ahead, or was
+        self._ahead: dict[tuple[Slot, tuple[Part, ...]], Made] = {}
         # The threads here share the work; threads inside each product would only wait for these.
         self._libraries = ThreadpoolController()
 
@@ -274,27 +279,53 @@ class Adapters:
             CheckpointError: if a file of the model cannot be read; the message names it.
             InputError: if an adapter is not loaded; the message lists those that are.
         """
+        chosen = self._chosen(weights)
+        if chosen != self._next or not self._has(model):
+            self._next = None  # what is merged ahead ends
         if not self._has(model):
             self._change(model)
         with self._lock:
-            chosen = tuple((self._known(name), weights[name]) for name in sorted(weights))
             if chosen == self._selected:
                 return
             self._selected = None
             try:
                 self._update(self._parts(chosen))
             except BaseException:
+                self._recent = RecentlyMerged()  # some may not be complete
                 with suppress(Exception):
                     self._update({})
                     self._selected = ()
                 raise
-            self._selected = chosen
+            self._selected, self._next = chosen, None
+            self._ahead.clear()
             self._release()
 
-    def read_ahead(self, model: Model | None) -> None:
-        """Begin to read a model into the host's memory, for a later `select`."""
+    def read_ahead(self, model: Model | None, weights: Mapping[str, tuple[float, float]]) -> None:
+        """Begin to read a model into the host's memory, or to merge adapters, for a later `select`.
+
+        Adapters are merged if the model is that of the parameters, and there is memory for it.
+        """
         if self._store is not None and model is not None and not self._has(model):
             self._store.read_ahead(model)
+        elif self._loaded.keys() >= weights.keys():
+            chosen = self._chosen(weights)
+            if weights and chosen not in (self._selected, self._next):
+                self._next = chosen
+                self._thread.submit(self._merge_ahead, chosen)
+
+    def _merge_ahead(self, chosen: _Selection) -> None:
+        """Merge a set of adapters into arrays for `select`, until another one is wanted."""
+        with self._lock:
+            self._ahead.clear()
+            wanted = self._parts(chosen)
+            new = {slot: parts for slot, parts in wanted.items() if self._merged.get(slot) != parts}
+            if 2 * sum(slot.bytes for slot in new) > (available_memory() or 0):
+                return
+            with closing(self._merging(new, keep=False)) as merging:
+                for chunk, made in merging:
+                    if self._next != chosen:
+                        return
+                    self._ahead |= zip(((slot, new[slot]) for slot in chunk), made, strict=True)
 
     # --- models
 
@@ -314,7 +345,8 @@ class Adapters:
                 if slot.network in self._replaced
                 and (slot in self._merged or not held or held[slot] is not before.get(slot))
             ]
-            self._model = self._selected = None
+            self._model = self._selected = self._next = None
+            self._ahead.clear()
             self._merged.clear()
             self._pristine.clear()
             self._held.clear()
@@ -352,6 +384,9 @@ class Adapters:
             raise InputError(f"no LoRA named {name!r} is loaded; loaded are: {there_are}")
         return self._loaded[name]
 
+    def _chosen(self, weights: Mapping[str, tuple[float, float]]) -> _Selection:
+        return tuple((self._known(name), weights[name]) for name in sorted(weights))
+
     def _slots(self, adapter: Adapter) -> set[Slot]:
         return {
             self._tensors[network][tensor].slot
@@ -385,18 +420,12 @@ class Adapters:
         changed = [slot for slot in {**old, **wanted} if old.get(slot, ()) != wanted.get(slot, ())]
         self._recent.limit = self._kept_bytes()
         keep = sum(slot.bytes for slot in wanted) <= self._recent.limit
-        with (
-            self._libraries.limit(limits=1, user_api="blas"),
-            ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
-        ):
-            run = threads.map if sum(slot.bytes for slot in changed) > THREADED_BYTES else map
-            for chunk in groups(changed, CHUNK_BYTES):
-                self._replace(chunk, wanted, run, keep)
+        new = {slot: wanted.get(slot, ()) for slot in changed}
+        with closing(self._merging(new, keep)) as merging:
+            for chunk, made in merging:
+                self._replace(chunk, wanted, [*made])
 
-    def _replace(self, chunk: list[Slot], wanted: Parts, run: Run, keep: bool) -> None:
-        self._keep_pristine([slot for slot in chunk if slot not in self._pristine])
-        made = self._make({slot: wanted.get(slot, ()) for slot in chunk}, run, keep)
-        stored = [*run(_stored, chunk, (made[slot] for slot in chunk))]
+    def _replace(self, chunk: list[Slot], wanted: Parts, stored: list[Made]) -> None:
         placed = jax.block_until_ready(jax.device_put(stored, self._whole))
         # None means unknown: an interruption may come between any two statements.
         self._merged.update(dict.fromkeys(chunk))
@@ -408,23 +437,52 @@ class Adapters:
             else:
                 del self._merged[slot]
 
-    def _make(self, chunk: Parts, run: Run, keep: bool) -> dict[Slot, Pristine]:
+    def _merging(
+        self, wanted: Parts, keep: bool
+    ) -> Generator[tuple[list[Slot], Iterator[Made]], None, None]:
+        """Yield groups of parameters, and these with their changes as the devices have them.
+
+        The next group is begun before one is yielded.
+        """
+        with (
+            self._libraries.limit(limits=1, user_api="blas"),
+            ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
+        ):
+            run = threads.map if sum(slot.bytes for slot in wanted) > THREADED_BYTES else map
+            begun: deque[tuple[list[Slot], Iterator[Made]]] = deque()
+            for chunk in groups(wanted, CHUNK_BYTES):
+                begun.append((chunk, self._make({slot: wanted[slot] for slot in chunk}, run, keep)))
+                if len(begun) > 1:
+                    yield begun.popleft()
+            yield from begun
+
+    def _make(self, chunk: Parts, run: Run, keep: bool) -> Iterator[Made]:
         """Return parameters with their changes: the pristine ones, kept ones or newly merged."""
-        found = {
-            slot: self._recent.get(slot, parts) if parts else self._pristine[slot]
+        self._keep_pristine([slot for slot in chunk if slot not in self._pristine])
+        pristine = {slot: self._pristine[slot] for slot in chunk}
+        ready = {
+            slot: self._recent.get(slot, parts) if parts else pristine[slot]
             for slot, parts in chunk.items()
         }
-        made = {slot: array for slot, array in found.items() if array is not None}
-        missing = [slot for slot in chunk if slot not in made]
-        merged = dict(zip(missing, empty_arrays(missing), strict=True))
+        missing = [
+            slot
+            for slot, parts in chunk.items()
+            if ready[slot] is None and (slot, parts) not in self._ahead
+        ]
+        empty = dict(zip(missing, empty_arrays(missing), strict=True))
+        for slot in missing if keep else ():
+            self._recent.keep(slot, chunk[slot], empty[slot])
 
-        def work(slot: Slot) -> None:
-            merge(slot, _on_host(self._pristine[slot]), chunk[slot], merged[slot])
+        def make(slot: Slot) -> Made:
+            parts, array = chunk[slot], ready[slot]
+            if leaves := self._ahead.get((slot, parts)):
+                return leaves
+            if array is None:
+                array = empty[slot]
+                merge(slot, _on_host(pristine[slot]), parts, array)
+            return leaves_of(slot, _on_host(array)) if slot.is_quantized else [array]
 
-        deque(run(work, missing), maxlen=0)
-        for slot, array in merged.items() if keep else ():
-            self._recent.keep(slot, chunk[slot], array)
-        return made | merged
+        return run(make, chunk)
 
     def _keep_pristine(self, slots: Sequence[Slot]) -> None:
         """Keep parameters on the host or, one by one, on the device that holds the fewest.
@@ -452,11 +510,6 @@ class Adapters:
             kept = self._pristine.pop(slot)
             if isinstance(kept, Array):
                 self._held[kept.device] -= slot.bytes
-
-
-def _stored(slot: Slot, made: Pristine) -> Sequence[Pristine]:
-    """Return a parameter as the devices have it: an array, or whole numbers and their scale."""
-    return leaves_of(slot, _on_host(made)) if slot.is_quantized else [made]
 
 
 def _on_host(pristine: Pristine) -> np.ndarray:

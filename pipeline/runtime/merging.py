@@ -3,15 +3,18 @@
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
 from pipeline.adapters.adapter import Change
-from pipeline.checkpoints.weights import checkpoint_layout, from_checkpoint
+from pipeline.adapters.changes import LowRank
+from pipeline.checkpoints.weights import checkpoint_layout, checkpoint_shape, from_checkpoint
 from pipeline.runtime.parameters import Slot
 
 KEPT_BYTES = 2**27  # the most that parameters merged earlier take of the host's memory
 KEPT_SETS = 4  # and that many times the parameters that adapters change
+BLOCK_NUMBERS = 2**18  # of a parameter, merged at once
 
 
 @dataclass(frozen=True)
@@ -24,24 +27,47 @@ class Part:
     change: Change = field(compare=False)
 
 
-def merge(slot: Slot, pristine: np.ndarray, parts: Iterable[Part], result: np.ndarray) -> None:
+def merge(slot: Slot, pristine: np.ndarray, parts: Collection[Part], result: np.ndarray) -> None:
     """Write a parameter with changes added, computed in float32, to `result`."""
-    weight = pristine.astype(np.float32, copy=False)
-    total = result if result.dtype == np.float32 else np.empty_like(weight)
     width = slot.shape[-1] // len(slot.names)
     for share in range(len(slot.names)):
         columns = np.s_[..., share * width : (share + 1) * width]
-        before, after = weight[columns], total[columns]
-        tensor = checkpoint_layout(slot.path, before)
-        sum_so_far = before
-        for part in parts:
-            if part.share == share:
-                delta = from_checkpoint(slot.path, part.change.delta(tensor, part.strength))
-                sum_so_far = np.add(sum_so_far, delta, out=after)
-        if sum_so_far is before:
-            after[...] = before
-    if total is not result:
-        result[...] = total
+        before, after = pristine[columns], result[columns]
+        some = [part for part in parts if part.share == share]
+        if slot.path[-1] == "kernel" and all(isinstance(part.change, LowRank) for part in some):
+            _add_products(slot.path, before, some, after)
+            continue
+        total = weight = before.astype(np.float32)
+        tensor = checkpoint_layout(slot.path, weight)
+        for part in some:
+            total = total + from_checkpoint(slot.path, part.change.delta(tensor, part.strength))
+        after[...] = total
+
+
+def _add_products(
+    path: tuple[Any, ...], before: np.ndarray, parts: Iterable[Part], after: np.ndarray
+) -> None:
+    """Write a kernel with products of two matrices added to `after`.
+
+    This goes through blocks of rows that stay in the processor's caches.
+    """
+    shape, width = checkpoint_shape(path, before.shape), before.shape[-1]
+    factors = []
+    for part in parts:
+        up, down = cast(LowRank, part.change).factors(part.strength)
+        kernel = from_checkpoint(path, down.reshape(len(down), *shape[1:]))
+        factors.append((kernel.reshape(-1, len(down)), up.T))
+    before, after = (array.reshape(-1, width) for array in (before, after))
+    rows = max(1, BLOCK_NUMBERS // width)
+    total, product = np.empty((2, rows, width), np.float32)
+    for start in range(0, len(before), rows):
+        block = slice(start, start + rows)
+        some = before[block]
+        sums, products = total[: len(some)], product[: len(some)]
+        sums[...] = some
+        for down, up in factors:
+            sums += np.matmul(down[block], up, out=products)
+        after[block] = sums
 
 
 class RecentlyMerged:

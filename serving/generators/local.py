@@ -234,7 +234,7 @@ class LocalGenerator(RequestLifecycle):
 
     def _read_ahead(self, record: Record) -> None:
         with suppress(InputError):  # the model is not there any more
-            self._pipe.read_ahead(record.request.model)
+            self._pipe.read_ahead(record.request.model, record.request.lora_weights)
 
     @property
     def _has_room(self) -> bool:

@@ -318,6 +318,36 @@ def test_a_set_comes_back_without_being_merged_again(
     assert bits(pipe) == right
 
 
+def test_a_set_is_merged_ahead(
+    pipe: SDXLPipeline, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pristine, merging = bits(pipe), pipe._adapters
+    load(pipe, files)
+    merging.select(WEIGHTS)
+    right = bits(pipe)
+    merging.select({})
+    merging._recent.forget_all_but(())
+    pipe.read_ahead("", {**WEIGHTS, "missing": (1.0, 1.0)})  # its file is not loaded
+    assert merging._next is None
+    pipe.read_ahead("", {"one": (0.5, 0.5)})
+    pipe.read_ahead("", WEIGHTS)  # it is wanted sooner
+    merging._thread.submit(lambda: None).result()
+    assert bits(pipe) == pristine
+    with monkeypatch.context() as patch:
+        patch.setattr(adapters, "merge", None)
+        merging.select(WEIGHTS)
+    assert bits(pipe) == right
+    assert not merging._ahead
+    pipe.read_ahead("", {"one": (0.5, 0.5)})
+    merging.select({})
+    assert bits(pipe) == pristine
+    assert not merging._ahead
+    monkeypatch.setattr(adapters, "available_memory", lambda: 0)
+    pipe.read_ahead("", WEIGHTS)
+    merging._thread.submit(lambda: None).result()
+    assert not merging._ahead
+
+
 def test_one_weight_can_be_zero(pipe: SDXLPipeline, files: dict[str, Path]) -> None:
     before, pristine = draw(pipe), bits(pipe)
     load(pipe, files)
