@@ -95,6 +95,18 @@ TABLES = {
             "most memory": "{x[peak_memory_mb]:.0f} MB",
         },
     ),
+    "swaps": Table(
+        rows={
+            "another model, {}": "2026-11-28-swaps:models/*",
+            "a LoRA's attention layers, {}": "2026-11-28-swaps:loras/attention/*",
+            "its transformers' layers, {}": "2026-11-28-swaps:loras/all layers of transformers/*",
+        },
+        columns={
+            "time": "{x[seconds]:.2f} s",
+            "of all cores together": "{x[processor_seconds]:.2f} s",
+            "most memory": "{x[peak_gb]:.1f} GB",
+        },
+    ),
     "steps": Table(
         rows={
             "1 step, without guidance": "2026-11-25-steps:requests/0",
