@@ -20,10 +20,11 @@ from jax.typing import DTypeLike
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
+from pipeline.drawing.describing import facts_of, read_facts, settings_of
 from pipeline.drawing.drawing import Drawing, Look, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.models import Models, Others, facts_of
+from pipeline.drawing.models import Models, Others
 from pipeline.drawing.origins import (
     EXTEND_PADDING,
     NO_INPUTS,
@@ -36,22 +37,20 @@ from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
 from pipeline.drawing.refining import Refiner, find_refiner
 from pipeline.errors import InputError, UnlikeError
-from pipeline.facts import OF_MODEL, EmbeddingFacts, Facts, LoraFacts, ModelFacts
+from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.families.tiny_vae import fetch_tiny_vae
-from pipeline.images import metadata, preview
+from pipeline.images import preview
 from pipeline.images.screen import Screen
 from pipeline.models.quantized import QUANTIZATIONS
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
     GenerateRequest,
-    Request,
     RequestSettings,
     check_count,
-    effective,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
@@ -137,7 +136,7 @@ class SDXLPipeline:
         screened = screen is not None
         runs = [compiled] if beside is None else [compiled, beside[1]]
         own = facts_of(checkpoint.model, checkpoint, num_inference_steps)
-        self._facts = _read_facts(own, checkpoint, compiled, screened, beside and beside[0].name)
+        self._facts = read_facts(own, checkpoint, compiled, screened, beside and beside[0].name)
         config = checkpoint.config
         self.compile_seconds = {
             kind: sum(run.compile_seconds[kind] for run in runs)
@@ -186,7 +185,7 @@ class SDXLPipeline:
             lambda: self.facts,
             self._sampler,
             lambda: self._additions.embeddings,
-            Look(colours, self._describe),
+            Look(colours, partial(settings_of, self._facts)),
             self.wildcard_dir,
         )
 
@@ -872,58 +871,9 @@ class SDXLPipeline:
             raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
         return by_size[wanted]
 
-    def _describe(self, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
-        """Return the settings of picture i of a request, first drawn in a size (width, height)."""
-        facts, own = self._facts, not request.model
-        drawn = {**effective(request.of_picture(i)), "model": request.model or facts.name}
-        return metadata.Settings(
-            **drawn,
-            width=size[0],
-            height=size[1],
-            revision=facts.revision if own else None,
-            vae=facts.vae,
-            unet=facts.unet if own else None,
-            refiner=facts.refiner if request.ends_early else None,
-            quantization=facts.quantization,
-        )
-
 
 def _warm_up(run: CompiledSampler) -> None:
     run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
-
-
-def _read_facts(
-    own: ModelFacts,
-    checkpoint: Checkpoint[Config],
-    compiled: CompiledSampler,
-    screened: bool,
-    refiner: str | None,
-) -> Facts:
-    """Return the facts about a checkpoint that stay; `refiner` is the name of its refiner."""
-    config, shapes, devices = checkpoint.config, compiled.shapes, compiled.mesh.devices
-    replaced = {name: other.name for name, other in checkpoint.replacements.items()}
-    quantization = compiled.target.quantization
-    version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
-    return Facts(
-        **{name: getattr(own, name) for name in OF_MODEL},
-        vae=replaced.get("vae"),
-        tiny_vae=replaced.get("tiny_vae"),
-        refiner=refiner,
-        step_cache=compiled.has_step_cache,
-        quantization=quantization,
-        family=config.family.name,
-        safety_checker=config.safety_checker is not None,
-        screened=screened,
-        needs_mask=config.takes_mask,
-        needs_image=config.architecture.needs_image,
-        sigma_schedules=config.schedulers.sigma_schedules,
-        version=", ".join(filter(None, version)),
-        height=shapes.height,
-        width=shapes.width,
-        images_per_request=shapes.images,
-        device=devices.flat[0].device_kind,
-        num_devices=devices.size,
-    )
 
 
 def _log_recipe(recipe: Recipe | None) -> None:

@@ -11,18 +11,17 @@ from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.checkpoints.tensors import read_header
 from pipeline.checkpoints.weights import PendingWeights
+from pipeline.drawing.describing import facts_of
 from pipeline.drawing.preparing import Drawer
 from pipeline.errors import InputError, UnlikeError
 from pipeline.facts import ModelFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
-from pipeline.request import GUIDANCE_SCALE, NUM_INFERENCE_STEPS
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.loading import load_tokenizers, match_networks
 from pipeline.runtime.memory import available_memory
 from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.programs import cache_key, program_names
-from pipeline.schedulers.config import SCHEDULERS
 from pipeline.text.loras import is_lora_name
 from pipeline.text.tokenizer import Tokenizers, identity
 
@@ -168,34 +167,6 @@ class Models:
             cache = self._first.run.room.cache
             self._tokenizers[key] = load_tokenizers(checkpoint, cache)
         return self._tokenizers[key]
-
-
-def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> ModelFacts:
-    """Return the description of a model, under its name in requests."""
-    config, recipe, timesteps = checkpoint.config, checkpoint.config.recipe, ""
-    scheduler, replaced = config.scheduler, checkpoint.replacements
-    usual = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
-    if recipe is not None:
-        usual = {field: recipe.settings[field] for field in usual}
-        if recipe.scheduler == scheduler.name:
-            timesteps = recipe.settings["timesteps"]
-    if steps is not None:
-        usual["num_inference_steps"] = steps
-    return ModelFacts(
-        name=name,
-        revision=checkpoint.revision,
-        unet=replaced["unet"].name if "unet" in replaced else None,
-        prediction_type=scheduler.prediction_type,
-        scheduler=scheduler.name,
-        sigma_schedule=scheduler.sigma_schedule,
-        schedulers=tuple(each for each in SCHEDULERS if each in config.schedulers.configs),
-        refused_schedulers=tuple(config.schedulers.refused.items()),
-        num_train_timesteps=scheduler.num_train_timesteps,
-        **usual,
-        distilled=recipe is not None,
-        timesteps=timesteps,
-        words=checkpoint.words,
-    )
 
 
 def _difference(config: Config, first: Config) -> str:

@@ -1,0 +1,89 @@
+"""Descriptions of a pipeline's models and of its pictures."""
+
+import jax
+
+from pipeline.checkpoints.checkpoint import Checkpoint
+from pipeline.facts import OF_MODEL, Facts, ModelFacts
+from pipeline.families.family import Config
+from pipeline.images import metadata
+from pipeline.request import GUIDANCE_SCALE, NUM_INFERENCE_STEPS, Request, effective
+from pipeline.runtime.compiled import CompiledSampler
+from pipeline.schedulers.config import SCHEDULERS
+
+
+def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> ModelFacts:
+    """Return the description of a model, under its name in requests."""
+    config, recipe, timesteps = checkpoint.config, checkpoint.config.recipe, ""
+    scheduler, replaced = config.scheduler, checkpoint.replacements
+    usual = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
+    if recipe is not None:
+        usual = {field: recipe.settings[field] for field in usual}
+        if recipe.scheduler == scheduler.name:
+            timesteps = recipe.settings["timesteps"]
+    if steps is not None:
+        usual["num_inference_steps"] = steps
+    return ModelFacts(
+        name=name,
+        revision=checkpoint.revision,
+        unet=replaced["unet"].name if "unet" in replaced else None,
+        prediction_type=scheduler.prediction_type,
+        scheduler=scheduler.name,
+        sigma_schedule=scheduler.sigma_schedule,
+        schedulers=tuple(each for each in SCHEDULERS if each in config.schedulers.configs),
+        refused_schedulers=tuple(config.schedulers.refused.items()),
+        num_train_timesteps=scheduler.num_train_timesteps,
+        **usual,
+        distilled=recipe is not None,
+        timesteps=timesteps,
+        words=checkpoint.words,
+    )
+
+
+def read_facts(
+    own: ModelFacts,
+    checkpoint: Checkpoint[Config],
+    compiled: CompiledSampler,
+    screened: bool,
+    refiner: str | None,
+) -> Facts:
+    """Return the facts about a checkpoint that stay; `refiner` is the name of its refiner."""
+    config, shapes, devices = checkpoint.config, compiled.shapes, compiled.mesh.devices
+    replaced = {name: other.name for name, other in checkpoint.replacements.items()}
+    quantization = compiled.target.quantization
+    version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
+    return Facts(
+        **{name: getattr(own, name) for name in OF_MODEL},
+        vae=replaced.get("vae"),
+        tiny_vae=replaced.get("tiny_vae"),
+        refiner=refiner,
+        step_cache=compiled.has_step_cache,
+        quantization=quantization,
+        family=config.family.name,
+        safety_checker=config.safety_checker is not None,
+        screened=screened,
+        needs_mask=config.takes_mask,
+        needs_image=config.architecture.needs_image,
+        sigma_schedules=config.schedulers.sigma_schedules,
+        version=", ".join(filter(None, version)),
+        height=shapes.height,
+        width=shapes.width,
+        images_per_request=shapes.images,
+        device=devices.flat[0].device_kind,
+        num_devices=devices.size,
+    )
+
+
+def settings_of(facts: Facts, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
+    """Return the settings of picture i of a request, first drawn in a size (width, height)."""
+    own = not request.model
+    drawn = {**effective(request.of_picture(i)), "model": request.model or facts.name}
+    return metadata.Settings(
+        **drawn,
+        width=size[0],
+        height=size[1],
+        revision=facts.revision if own else None,
+        vae=facts.vae,
+        unet=facts.unet if own else None,
+        refiner=facts.refiner if request.ends_early else None,
+        quantization=facts.quantization,
+    )
