@@ -72,12 +72,13 @@ def load(folder: str) -> tuple[Adapters, ModelStore, Model]:
     files, again = (find_networks(checkpoint, DTYPE) for _ in range(2))
     mesh = make_mesh(jax.devices()[:1], 1)
     parameters = Parameters(load_networks(files, place_on(mesh)), files)
-    family = checkpoint.config.family
+    config = checkpoint.config
     base, other = Model("", files), Model("other", again)
     store = ModelStore(base, parameters, 0)
     store.limit = sum(slot.bytes for slot in store.slots)
-    encoders = [part.name for part in family.text_encoders]
-    return Adapters(parameters, mesh, encoders, family.predict.networks, store), store, other
+    denoisers = config.architecture.predict.networks
+    adapters = Adapters(parameters, mesh, [*config.text_encoders], denoisers, store)
+    return adapters, store, other
 
 
 def measure_models(adapters: Adapters, store: ModelStore, other: Model) -> dict[str, Any]:
