@@ -368,7 +368,7 @@ class SDXLPipeline:
         """
         for pipe in (self, *self._others):
             with suppress(UnlikeError):
-                pipe.add_model(source)
+                pipe._models.add(str(source), None, self.facts.model_names)
                 return
         other = load(source)
         if (name := other.facts.name) in self.facts.model_names:
@@ -457,7 +457,7 @@ class SDXLPipeline:
                 cannot draw with it.
             InputError: if the name cannot be used, or a model of this name is there.
         """
-        return self._models.add(str(source), name)
+        return self._models.add(str(source), name, self.facts.model_names)
 
     def remove_model(self, name: str) -> None:
         """Forget a model that was added. Any thread may call this; a run that uses it goes on.

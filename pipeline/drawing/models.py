@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -90,8 +90,8 @@ class Models:
         drawer = self._known(name)[0] if name else self._first
         return drawer._replace(run=run)
 
-    def add(self, source: str, name: str | None) -> str:
-        """Add a model and return its name; see `SDXLPipeline.add_model`."""
+    def add(self, source: str, name: str | None, taken: Collection[str]) -> str:
+        """Add a model and return its name, none of those taken; see `SDXLPipeline.add_model`."""
         checkpoint = self._fetch(source)
         name = checkpoint.model if name is None else name
         if not is_lora_name(name):
@@ -102,7 +102,7 @@ class Models:
         every = match_networks(checkpoint, self._first.run.parameters.networks)
         files = {network: every[network] for network in self._store.base.files}
         with self._adding:
-            if name in (*self._models, self._own.name):
+            if name in (*self._models, *taken):
                 raise InputError(
                     f"a model named {name!r} is there; remove it first, or pass another name"
                 )

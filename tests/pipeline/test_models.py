@@ -442,6 +442,19 @@ def test_two_models_of_one_name_are_refused() -> None:
         start(SMALLEST, models=[SD_1])
 
 
+def test_a_name_is_one_models_in_all_programs(
+    both: SDXLPipeline, small: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="a model named 'small' is there"):
+        both.add_model(make_model(tmp_path / "a", "unet"), "small")
+    one, same = (
+        make_model(tmp_path / name, "unet", source=source).rename(tmp_path / name / "one")
+        for name, source in (("b", SMALLEST), ("c", SD_1))
+    )
+    with pytest.raises(InputError, match="a model named 'one' is there"):
+        start(SMALLEST, models=[small, one, same])
+
+
 def test_loras_and_embeddings_are_the_first_models(both: SDXLPipeline, tmp_path: Path) -> None:
     inventory = both._adapters.inventory
     adapter = draw_adapter(inventory, "lora", 0)
