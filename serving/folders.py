@@ -28,7 +28,7 @@ Entry: TypeAlias = "os.DirEntry[str]"
 
 
 class Stamp(NamedTuple):
-    """Values that tell two versions of a file apart without reading it."""
+    """Values that tell two versions of a file, or of a folder, apart without reading it."""
 
     inode: int
     size: int
@@ -235,7 +235,9 @@ def _stamp(path: Path) -> Stamp | None:
         if stat.S_ISDIR(found.st_mode):
             inside = [each.stat() for each in files_in(path)]
             newest = max(each.st_mtime_ns for each in [found, *inside])
-            return Stamp(found.st_ino, sum(each.st_size for each in inside), newest)
+            # A file that replaces another one may be as large, and older than the rest.
+            each = hash(tuple(sorted((file.st_ino, file.st_mtime_ns) for file in inside)))
+            return Stamp(each, sum(file.st_size for file in inside), newest)
     except OSError:
         return None
     if not stat.S_ISREG(found.st_mode):

@@ -84,6 +84,19 @@ def test_a_replaced_file_has_another_stamp(folder: Folder, clock: Clock, tmp_pat
     assert folder.look().files["a"] != before
 
 
+def test_a_folder_with_an_older_file_has_another_stamp(clock: Clock, tmp_path: Path):
+    write(tmp_path / "a/unet/x.safetensors")
+    (tmp_path / "a/index").touch()
+    folder = Folder(tmp_path, "MODEL_DIR", clock=clock, index="index")
+    clock.skip()
+    before = folder.look().files["a"]
+    new = write(tmp_path / "new")
+    os.utime(new, (0, 0))
+    new.replace(tmp_path / "a/unet/x.safetensors")
+    clock.skip()
+    assert folder.look().files["a"] != before
+
+
 def test_a_file_is_left_out_until_it_is_complete(folder: Folder, clock: Clock, tmp_path: Path):
     whole = write(tmp_path / "elsewhere", 1000).read_bytes()
     file = tmp_path / "a.safetensors"
