@@ -29,6 +29,7 @@ class ModelFolder:
 
     def __init__(self, pipe: SDXLPipeline, path: Path, cache_dir: Path | None = None) -> None:
         self._pipe = pipe
+        self._named = pipe.facts.models  # those of MODELS, which share the first one's programs
         self._folder = Folder(path, SETTING, is_lora_name, BESIDE, index=INDEX)
         self._hashes = Hashes(None if cache_dir is None else cache_dir / "model_hashes.json")
         self._thumbnails = Thumbnails()
@@ -37,7 +38,10 @@ class ModelFolder:
         self._models: dict[str, tuple[File, ModelFacts]] = {}
 
     def describe(self) -> tuple[ModelFacts, ...]:
-        """Return descriptions of the models, sorted by name; those that can be used are added."""
+        """Return descriptions of the models, sorted by name; those that can be used are added.
+
+        Those that the pipeline was loaded with are among them.
+        """
         with self._lock:
             listing = self._folder.look()
             if listing is not self._listing:
@@ -56,7 +60,9 @@ class ModelFolder:
             ModelFacts(name=name, fault=f"several files have this name: {', '.join(paths)}")
             for name, paths in listing.doubled.items()
         )
-        return tuple(sorted([*models, *doubled], key=lambda model: model.name))
+        # Of one name, the model that can be used comes first.
+        found = [*self._named, *models, *doubled]
+        return tuple(sorted(found, key=lambda model: model.name))
 
     def thumbnail(self, name: str) -> bytes | None:
         """Return a small picture of a model, if there is one."""

@@ -106,6 +106,18 @@ def test_models_are_listed_before_the_first_request(shared: SDXLPipeline, folder
     assert names == ("checkpoint", "b", "c")
 
 
+def test_the_folder_hides_no_model_that_was_named(shared: SDXLPipeline, folder: Path) -> None:
+    shared.add_model((folder / "b").rename(folder.parent / "named"))
+    (folder / "c").rename(folder / "named")
+
+    async def test(generator: LocalGenerator) -> None:
+        assert generator.facts.model_names == ("checkpoint", "named")
+        assert [bool(model.fault) for model in generator.facts.models] == [False, True]
+        assert isinstance(ending(await draw(generator, request("named"))), Done)
+
+    run(shared, folder, test)
+
+
 def test_requests_for_several_models_in_turns(shared: SDXLPipeline, folder: Path) -> None:
     async def test(generator: LocalGenerator) -> None:
         await listed(generator, "b", "c")
