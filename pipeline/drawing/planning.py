@@ -11,6 +11,7 @@ from pipeline.drawing.drawing import Drawing, Job, Look, Picture, Stage
 from pipeline.drawing.models import Models
 from pipeline.drawing.origins import Inputs, Origin, check_origin, read_origin
 from pipeline.drawing.preparing import (
+    Drawer,
     StagePlan,
     as_drawn,
     check_cache,
@@ -98,6 +99,8 @@ class Planner:
         facts, inputs = self._facts().for_model(request.model), wanted.inputs
         check_count("images", wanted.images, 1, facts.images_per_request)
         checked = self._checked(request, wanted, facts)
+        # One for all stages: a name may be another model's before the last one begins.
+        drawer = self._models.drawer(checked.model, wanted.run)
         check_latents(inputs)
         check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
@@ -113,19 +116,19 @@ class Planner:
             inputs, wanted.images, run.shapes.height, run.shapes.width, checked.padding
         )
         plan = replace(
-            self._run(checked, facts, run, inputs.denoising_start),
+            self._run(checked, facts, drawer, inputs.denoising_start),
             noise=noise,
             origin=origin,
             output_type=wanted.output_type,
             cancelled=wanted.cancelled,
         )
         if checked.enlarge:
-            plan = self._enlarged(plan, facts)
+            plan = self._enlarged(plan, facts, drawer)
         elif origin is not None and wanted.output_type == "np":
             origin.check_one_size()
         return Drawing(
             as_drawn(plan.request, plan.scheduler),
-            self._first_stage(plan, run),
+            self._first_stage(plan, drawer),
             plan.request.drawn_steps - plan.parts[0].skipped,
             self._look,
             wanted.output_type,
@@ -146,23 +149,22 @@ class Planner:
         raise_if_cancelled(wanted.cancelled)
         return checked
 
-    def _first_stage(self, plan: StagePlan, run: CompiledSampler) -> Stage:
+    def _first_stage(self, plan: StagePlan, drawer: Drawer) -> Stage:
         """Return the first stage of a run, which the refiner's follows."""
         embeddings, refiner = self._embeddings(), self._refiner
-        drawer = self._models.drawer(plan.request.model, run)
         if refiner is not None and len(plan.parts) > 1:
             second = refiner.stage(plan, drawer, embeddings)
             plan = replace(plan, output_type="latent", then=partial(_go_on, second))
         return make_stage(plan, drawer, Placement(embeddings))
 
-    def _enlarged(self, plan: StagePlan, facts: Facts) -> StagePlan:
+    def _enlarged(self, plan: StagePlan, facts: Facts, drawer: Drawer) -> StagePlan:
         """Return the plan of pictures that a second run draws again in a larger size."""
         if facts.needs_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
         width, height = cast(tuple[int, int], parse_size(plan.request.enlarge))
-        run = self._run_of(height, width)
+        drawer = drawer._replace(run=self._run_of(height, width))
         larger = replace(
-            self._run(second_run(plan.request), facts, run, None),
+            self._run(second_run(plan.request), facts, drawer, None),
             output_type=plan.output_type,
             cancelled=plan.cancelled,
         )
@@ -175,13 +177,13 @@ class Planner:
                 origin=Origin(image[None], None, ()),
                 before=job.stage.total,
             )
-            stage = self._first_stage(one, run)
+            stage = self._first_stage(one, drawer)
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
 
         return replace(plan, output_type="np", then=enlarge)
 
     def _run(
-        self, request: Request, facts: Facts, run: CompiledSampler, start: float | None
+        self, request: Request, facts: Facts, drawer: Drawer, start: float | None
     ) -> StagePlan:
         """Return the plan of the first stage of a run, see `plan_run`.
 
@@ -190,7 +192,7 @@ class Planner:
         """
         for misfit in misfits(request, facts.scheduler):
             raise InputError(str(misfit))
-        scheduler = self._models.drawer(request.model, run).config.schedulers.choose(
+        scheduler = drawer.config.schedulers.choose(
             request.scheduler,
             request.sigma_schedule,
             request.timestep_spacing,

@@ -103,6 +103,23 @@ def test_a_model_draws_the_bits_of_a_process_started_with_it(
     np.testing.assert_array_equal(by_name, before)
 
 
+def test_all_runs_of_a_picture_are_the_same_models(
+    pipe: SDXLPipeline, other: Path, tmp_path: Path
+) -> None:
+    pipe.add_model(other, "a")
+    request = GenerateRequest("a star", seed=3, num_inference_steps=4, model="a")
+    request = replace(request, enlarge=pipe.facts.size_names[0])
+    right = pipe.generate(request, images=1, output_type="np").images
+    drawing = pipe.prepare(request, 1, output_type="np")
+    pipe.begin(drawing)
+    pipe.advance()
+    pipe.remove_model("a")
+    pipe.add_model(make_model(tmp_path / "a", "unet"), "a")
+    while not drawing.is_over:
+        pipe.advance()
+    np.testing.assert_array_equal(drawing.result().images, right)
+
+
 def test_a_picture_names_its_model(pipe: SDXLPipeline, other: Path) -> None:
     pipe.add_model(other, name="b")
     some: tuple[Any, ...] = {"model": "b"}, {}
