@@ -236,8 +236,8 @@ def _stamp(path: Path) -> Stamp | None:
             inside = [each.stat() for each in files_in(path)]
             newest = max(each.st_mtime_ns for each in [found, *inside])
             # A file that replaces another one may be as large, and older than the rest.
-            each = hash(tuple(sorted((file.st_ino, file.st_mtime_ns) for file in inside)))
-            return Stamp(each, sum(file.st_size for file in inside), newest)
+            contents = hash(tuple(sorted((file.st_ino, file.st_mtime_ns) for file in inside)))
+            return Stamp(contents, sum(file.st_size for file in inside), newest)
     except OSError:
         return None
     if not stat.S_ISREG(found.st_mode):
