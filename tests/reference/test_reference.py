@@ -154,7 +154,7 @@ def test_unet(drawn: Drawn) -> None:
         inputs.append(drawn.rng.integers(0, 2048, (2, 6)).astype(np.float32))
     else:
         inputs += [None, None]
-    if drawn.ours.config.embeds_guidance:
+    if drawn.ours.config.architecture.embeds_guidance:
         inputs.append(drawn.rng.uniform(0, 15, 2).astype(np.float32))
     ours = agreement.unet_prediction(drawn.ours.unet, *inputs)
     latents, *others = inputs
