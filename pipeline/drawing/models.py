@@ -143,7 +143,8 @@ class Models:
         run, first = self._first.run, self._first.config
         reader, half = self._reader.for_model(source), run.target.dtype.itemsize == 2
         checkpoint = fetch(source, None, reader, prefer_fp16=half)
-        family = first.family
+        if (family := checkpoint.config.family) is not first.family:
+            raise self._unlike(source, checkpoint.config)
         networks = {
             **{x: own for x, own in checkpoint.config.networks.items() if family.needs(x)},
             **{x: own for x, own in first.networks.items() if not family.needs(x)},
@@ -154,11 +155,15 @@ class Models:
         config = replace(checkpoint.config, networks=networks)
         target = replace(run.target, config=config)
         if any(cache_key(x, target) != cache_key(x, run.target) for x in program_names(run.target)):
-            raise UnlikeError(
-                f"{source}: the programs of {self._own.name} cannot draw with it, because"
-                f" {_difference(config, first)}; name it when the pipeline is loaded (MODELS)"
-            )
+            raise self._unlike(source, config)
         return replace(checkpoint, config=config)
+
+    def _unlike(self, source: str, config: Config) -> UnlikeError:
+        return UnlikeError(
+            f"{source}: the programs of {self._own.name} cannot draw with it, because"
+            f" {_difference(config, self._first.config)}; name it when the pipeline is loaded"
+            " (MODELS)"
+        )
 
     def _load_tokenizers(self, checkpoint: Checkpoint[Config]) -> Tokenizers:
         """Load a checkpoint's tokenizers, or return those of a model that has the same."""

@@ -420,6 +420,14 @@ def test_a_model_of_another_shape_has_programs_of_its_own(both: SDXLPipeline, sm
     assert metadata.from_text(picture.info["parameters"]).model == "small"
 
 
+def test_a_larger_family_can_stand_beside_a_smaller_one(small: Path, tmp_path: Path) -> None:
+    large = make_model(tmp_path / "large").rename(tmp_path / "one")
+    pipe = start(small, models=[large])
+    assert pipe.facts.model_names == ("small", "one")
+    with pytest.raises(CheckpointError, match="a Stable Diffusion XL, not a Stable Diffusion;"):
+        pipe.add_model(large, "two")
+
+
 def test_pictures_of_both_shapes_are_drawn_side_by_side(both: SDXLPipeline) -> None:
     requests = [GenerateRequest("a star", seed=3, model=model) for model in ("", "small")]
     alone = [both.generate(request, images=2, output_type="np").images for request in requests]
