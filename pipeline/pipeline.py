@@ -169,7 +169,7 @@ class SDXLPipeline:
         widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
         self._additions = Additions(self._adapters, compiled.room, widths, kept)
-        self._engine = Engine(Finisher(screen))
+        self._engine = Engine(Finisher(screen, compiled))
         self._others: tuple[SDXLPipeline, ...] = ()
         self._refiner = refiner
         self._models = Models(
@@ -434,8 +434,12 @@ class SDXLPipeline:
             loras=tuple(LoraFacts(name, name, digest=lora.digest) for name, lora in loras),
             embeddings=tuple(embeddings),
             models=self._models.facts,
-            others=tuple(other.facts for other in self._others),
+            others=tuple(self._checked(other.facts) for other in self._others),
         )
+
+    def _checked(self, facts: Facts) -> Facts:
+        """Return facts of a model whose pictures the first one's safety checker checks too."""
+        return replace(facts, safety_checker=facts.safety_checker or self._facts.safety_checker)
 
     def add_model(self, source: str | Path, name: str | None = None) -> str:
         """Add a checkpoint that `generate` can then draw with; nothing is compiled.

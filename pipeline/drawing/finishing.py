@@ -43,10 +43,13 @@ class Finisher:
 
     Args:
         screen: the operator's check of finished pictures; None without one.
+        first: the first model's programs, whose safety checker, if there is one, checks pictures of
+            models without one too.
     """
 
-    def __init__(self, screen: Screen | None):
+    def __init__(self, screen: Screen | None, first: CompiledSampler | None = None):
         self._screen = screen
+        self._first = first
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="finishing")
 
     def decode(self, stage: Stage, slots: dict[Job, int], latents: Array) -> Final:
@@ -118,8 +121,9 @@ class Finisher:
         self, run: CompiledSampler, pixels: Sequence[np.ndarray], slots: Sequence[int]
     ) -> list[bool]:
         """Return for each picture `[H, W, 3]` uint8 whether the safety checker flags it."""
-        checker = run.target.config.safety_checker
-        if checker is None:
+        if run.target.config.safety_checker is None and self._first is not None:
+            run = self._first
+        if (checker := run.target.config.safety_checker) is None:
             return [False] * len(pixels)
         prepared = moderation.prepare(pixels, checker)
         placed = np.zeros((run.shapes.images, *prepared.shape[1:]), prepared.dtype)

@@ -19,7 +19,7 @@ from pipeline.compat import FlaxStableDiffusionPipeline
 from pipeline.families import read_config
 from pipeline.images.moderation import blur, prepare
 from pipeline.models.safety_checker import SafetyChecker
-from tests.checkpoints import EXECUTABLES, GOLDEN, CompilationCount, change_json
+from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount, change_json
 from tools import agreement
 from tools.agreement import relative_error
 
@@ -186,6 +186,19 @@ def test_a_picture_that_the_checker_flags_is_never_returned_unblurred(one_flagge
     result = pipe.generate("a star")
     assert result.flagged == [True, True]
     assert list(result.unblurred) == [0]  # only the screen flagged this one
+
+
+def test_a_model_of_another_shape_is_checked_too(tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "strict")
+    file = folder / "safety_checker/model.safetensors"
+    save_file(load_file(file) | {THRESHOLDS[0]: np.full(17, -2, np.float32)}, file)
+    pipe = start(folder, models=[shutil.copytree(SMALLEST, tmp_path / "other")])
+    [other] = pipe.facts.others
+    assert other.safety_checker
+    with CompilationCount() as count:
+        result = pipe.generate("a star", model="other")
+    assert count.value == 0
+    assert result.flagged == [True, True]
 
 
 @pytest.mark.slow
