@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 SETTING = "MODEL_DIR"
 _MOST_TEXT = 2**25  # bytes; those of published models have at most 8 MiB
+_MOST_REASON = 500  # characters; a reason may quote a list from a file
 
 
 class ModelFolder:
@@ -79,7 +80,7 @@ class ModelFolder:
             _check_texts(file.path)
             self._pipe.add_model(file.path, name)
         except Exception as error:  # the file may hold anything
-            log.warning("%s: %s cannot be used: %s", SETTING, name, error)
+            log.warning("%s: %s cannot be used: %.1000s", SETTING, name, error)
             return ModelFacts(name=name, title=title, text=text, fault=_reason(error, file.path))
         facts = next(model for model in self._pipe.facts.models if model.name == name)
         return replace(facts, title=title, text=text, pictured=picture_of(file) is not None)
@@ -96,4 +97,5 @@ def _reason(error: Exception, path: Path) -> str:
     """Return why a file cannot be used; the server's folders are none of the clients' business."""
     if not isinstance(error, CheckpointError | InputError):
         return "its file cannot be read"
-    return str(error).removeprefix(f"{path}: ").replace(f"{path.parent}/", "")
+    reason = str(error).removeprefix(f"{path}: ").replace(f"{path.parent}/", "")
+    return reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]} …"

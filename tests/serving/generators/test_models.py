@@ -28,7 +28,14 @@ from serving.messages import Code
 from serving.metrics import Observer
 from serving.requests.admission import expand
 from serving.requests.registry import Limits
-from tests.checkpoints import EXECUTABLES, PLAIN, SMALLEST, CompilationCount, copy_checkpoint
+from tests.checkpoints import (
+    EXECUTABLES,
+    PLAIN,
+    SMALLEST,
+    CompilationCount,
+    change_json,
+    copy_checkpoint,
+)
 from tests.pipeline.test_models import SD_1, make_model
 from tests.serving.generators.test_local import ending, until
 
@@ -165,10 +172,16 @@ def test_what_cannot_be_used_is_listed_with_the_reason(shared: SDXLPipeline, fol
     (folder / "odd.txt").write_text("Found in the attic.\n")
     long = shutil.copytree(SMALLEST, folder / "long")
     (long / "unet/config.json").write_bytes(b"[" * (2**25 + 1))
+    quoted = shutil.copytree(SMALLEST, folder / "quoted")
+    change_json(quoted / "scheduler/scheduler_config.json", trained_betas=[0.1] * 10**5)
 
     async def test(generator: LocalGenerator) -> None:
-        await listed(generator, "c", "long", "odd", "other")
-        _, long, odd, other = generator.facts.models
+        await listed(generator, "c", "long", "odd", "other", "quoted")
+        _, long, odd, other, quoted = generator.facts.models
+        assert quoted.fault.startswith(
+            "quoted/scheduler/scheduler_config.json: trained_betas = [0.1"
+        )
+        assert len(quoted.fault) < 600
         assert long.fault == "its .json and .txt files have more than 32 MiB"
         assert odd.fault.startswith("unknown contents (first tensor: x)")
         assert odd.text == "Found in the attic."
