@@ -228,6 +228,14 @@ def test_a_finished_picture_is_drawn_again_in_a_larger_size():
     assert Image.open(BytesIO(request.image)).getpixel((0, 0)) == (255, 0, 0)
 
 
+def test_a_picture_of_a_model_of_one_size_is_not_offered_larger():
+    small = replace(MODEL, name="small", width=128, height=128, more_sizes=())
+    settings = Settings("a star", width=128, height=128, model="small")
+    picture = replace(drawn(Sized(), None)[-1].pictures[0], settings=settings)
+    assert picture.larger_size(SIZED) == (256, 256)
+    assert picture.larger_size(replace(SIZED, others=(small,))) is None
+
+
 def test_a_picture_that_is_gone_is_not_drawn_larger():
     update = drawn(Sized(), None)[-1]
     picture = update.pictures[0]

@@ -95,7 +95,7 @@ class Picture:
         # With padding, the file has the size of the picture that it was drawn into.
         if self.unfinished or self.settings.padding is not None:
             return None
-        return start.larger_size(self.drawn_size, facts)
+        return start.larger_size(self.drawn_size, facts.for_known(self.settings.model or ""))
 
 
 def find(pictures: Sequence[Picture], key: str | None) -> int:
