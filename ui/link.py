@@ -100,8 +100,9 @@ def from_query(
     style = one_of("style", list(styles))
     fields, differences = form.as_fields(found, facts)
     several = one_of("several", ["0", "1"]) == "1"
-    size = one_of("size", [*facts.size_names])
-    size = form.USUAL if size == facts.size_names[0] else size
+    sizes = facts.for_known(given.get("model", "")).size_names
+    size = one_of("size", [*sizes])
+    size = form.USUAL if size == sizes[0] else size
     most = facts.images_per_request
     count = one_of("images", [str(most), *map(str, range(1, most))])
     images = form.ALL if count == str(most) else int(count)

@@ -7,12 +7,13 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.models import MODEL
-from ui import i18n, link
+from ui import form, i18n, link
 from ui.form import Fields
 from ui.model_kind import Kind
 from ui.styles import NONE, styles_for
 
 STYLES = styles_for(Kind.SDXL)
+SMALL = replace(MODEL, name="small", width=64, height=48, more_sizes=())
 USUAL = Fields(
     prompt="", style=NONE, negative_prompt="", guidance_scale=5.0, steps=25, randomise=True, seed=0
 )
@@ -166,3 +167,14 @@ def test_a_choice_that_is_not_here_is_reported() -> None:
     assert (fields.decoder, fields.recipe) == ("", "")
     assert decoder == "Decoder: tiny is unknown. Choose from full."
     assert recipe == "Quality: lightning-4 needs a LoRA that isn’t here."
+
+
+def test_a_size_is_one_of_the_model_that_the_link_names():
+    both = replace(MODEL, others=(SMALL,))
+    found = link.from_query({"model": "small", "size": "64x48"}, both, STYLES)
+    assert found is not None
+    fields, notes = found
+    assert (fields.model, fields.size, notes) == ("small", form.USUAL, [])
+    found = link.from_query({"size": "64x48"}, both, STYLES)
+    assert found is not None
+    assert "64x48" in found[1][0]
