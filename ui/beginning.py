@@ -23,8 +23,8 @@ _DRAW = """(prompt) => {
 def cards(kind: Kind) -> gr.HTML:
     """Return the cards in the place of the pictures, which CSS hides once there are some."""
     pictures = sample_pictures.EXAMPLES.addresses(kind)
-    shown = "".join(_card(prompt, pictures.get(prompt)) for prompt in cards_for(kind))
-    return _group("cards", shown)
+    buttons = "".join(_card(prompt, pictures.get(prompt)) for prompt in cards_for(kind))
+    return _group("cards", buttons)
 
 
 def _card(prompt: str, picture: str | None) -> str:
@@ -35,9 +35,9 @@ def _card(prompt: str, picture: str | None) -> str:
 
 def examples(kind: Kind) -> gr.HTML:
     """Return the list of example prompts."""
-    shown = "".join(_button(prompt, escape(prompt)) for prompt in examples_for(kind))
+    buttons = "".join(_button(prompt, escape(prompt)) for prompt in examples_for(kind))
     title = escape(i18n.EXAMPLES)
-    return _group("examples", f'<p aria-hidden="true">{title}</p>{shown}')
+    return _group("examples", f'<p aria-hidden="true">{title}</p>{buttons}')
 
 
 def _group(name: str, buttons: str) -> gr.HTML:
@@ -52,5 +52,5 @@ def _button(prompt: str, content: str) -> str:
 
 def connect(surprised: gr.Button, prompt: gr.Textbox, kind: Kind) -> None:
     """Let Surprise fill in a random prompt, and draw it."""
-    made = surprised.click(lambda: surprise(kind, Random()), None, prompt, **AT_ONCE)
-    made.then(None, prompt, None, js=_DRAW, **AT_ONCE)
+    event = surprised.click(lambda: surprise(kind, Random()), None, prompt, **AT_ONCE)
+    event.then(None, prompt, None, js=_DRAW, **AT_ONCE)

@@ -54,10 +54,10 @@ def layout(facts: Facts, form: Form) -> tuple[Chips, Restorer]:
         "size": i18n.size(facts.sizes[0]),
         "count": i18n.pictures(facts.images_per_request),
     }
-    offered = {"size": len(facts.sizes) > 1, "count": facts.images_per_request > 1}
+    visibility = {"size": len(facts.sizes) > 1, "count": facts.images_per_request > 1}
     with gr.Row(elem_id="chips"):
         buttons = {
-            name: _chip(text, f"chip-{name}", offered.get(name, True))
+            name: _chip(text, f"chip-{name}", visibility.get(name, True))
             for name, text in texts.items()
         }
         with gr.Row(elem_id="picture-chips"):
@@ -87,10 +87,12 @@ def _panel(name: str, visible: bool = True) -> gr.Column:
     return gr.Column(elem_id=f"panel-{name}", elem_classes="chip-panel", visible=visible)
 
 
-def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator: Generator) -> None:
+def connect(
+    chips: Chips, form: Form, start_part: gr.HTML, app: gr.HTML, generator: Generator
+) -> None:
     """Show each choice on its chip, and the button beside the seed while the seed is fixed.
 
-    The panel of pictures is also mounted if the tab has `started` from one and kept it.
+    The panel of pictures is also mounted if `start_part` tells that the tab kept a picture.
     """
 
     def show(
@@ -102,12 +104,12 @@ def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator:
         randomise: object,
     ) -> tuple[Any, ...]:
         model = generator.facts
-        known = dict(zip(model.size_names, map(i18n.size, model.sizes), strict=True))
-        chosen = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
-        chosen += looks.titles(str(loras or ""), model)
+        size_labels = dict(zip(model.size_names, map(i18n.size, model.sizes), strict=True))
+        labels = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
+        labels += looks.titles(str(loras or ""), model)
         texts = (
-            " + ".join(chosen) or i18n.SETTINGS["style"].label,
-            known.get(str(size), i18n.size(model.sizes[0])),
+            " + ".join(labels) or i18n.SETTINGS["style"].label,
+            size_labels.get(str(size), i18n.size(model.sizes[0])),
             i18n.pictures(images or model.images_per_request) if isinstance(images, int) else None,
             i18n.SETTINGS["seed"].label + ("" if randomise else f" {seed}"),
         )
@@ -118,7 +120,7 @@ def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator:
     ]
     buttons = [chips.buttons[name] for name in ("style", "size", "count", "seed")]
     gr.on(
-        [each.change for each in fields],
+        [field.change for field in fields],
         show,
         fields,
         [*buttons, chips.free_seed],
@@ -126,7 +128,7 @@ def connect(chips: Chips, form: Form, started: gr.HTML, app: gr.HTML, generator:
         **AT_ONCE,
     )
     chips.buttons["picture"].click(None, None, chips.picture, js=_MOUNT, **AT_ONCE)
-    started.select(None, app, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
+    start_part.select(None, app, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
     chips.free_seed.click(None, None, form.parts["randomise"], js="() => true", **AT_ONCE)
     # A seed that is typed is meant to be used; without one it stays random.
     seed = form.parts["seed"]

@@ -29,7 +29,7 @@ SCRIPT = Path(__file__).parent / "static" / "draft.js"
 
 
 def kept_in_tab(name: str, tells: Literal["kept", "linked"]) -> gr.HTML:
-    """Return a part of the page that is never seen, whose value the tab keeps under this name.
+    """Return an invisible part of the page whose value the tab keeps under this name.
 
     Its value is None at first, and again when the page is opened by a link with settings. Do not
     lay it out in a part that may stay closed.
@@ -53,7 +53,7 @@ def kept_in_tab(name: str, tells: Literal["kept", "linked"]) -> gr.HTML:
 def connect(
     page: gr.Blocks,
     draft: gr.HTML,
-    others: Sequence[gr.HTML],
+    kept_parts: Sequence[gr.HTML],
     fields: Sequence[Any],
     message: gr.HTML,
     strip: gr.HTML,
@@ -63,11 +63,11 @@ def connect(
     """Put the kept values into the fields when the page is opened, and keep every change.
 
     Only the browser handles these events, so that nobody can type before the values are there.
-    Then `draft` and the `others` that the tab keeps may tell of what is to be done about them.
+    Then `draft` and the other `kept_parts` may tell the server about the values that the tab kept.
     """
-    opened = [*fields, draft, *others]
-    js = _restore(facts, styles, len(others) + 1)
-    page.load(None, draft, opened, js=js, **AT_ONCE)
+    outputs = [*fields, draft, *kept_parts]
+    js = _restore(facts, styles, len(kept_parts) + 1)
+    page.load(None, draft, outputs, js=js, **AT_ONCE)
     # Fields out of sight do not report that the page has filled them; the messages tell of that.
     changes = [part.change for part in (*fields, message, strip)]
     gr.on(changes, None, fields, draft, js=_KEEP, **AT_ONCE)
@@ -79,10 +79,10 @@ _KEEP = f"(...values) => Object.fromEntries({_NAMES}.map((name, i) => [name, val
 
 
 def _restore(facts: Facts, styles: Mapping[str, Style], parts: int) -> str:
-    """Return the function of the browser that returns the kept values, where they can be used.
+    """Return the browser's function that puts kept values into the fields that can take them.
 
-    After them it tells so many `parts` that the page is opened. The tab may have kept the values
-    from an older version of the page, or for another model.
+    The tab may have kept the values from an older version of the page, or for another model. After
+    the values, the function tells as many `parts` as given here that the page is opened.
     """
     return f"""(kept) => {{
       const fits = (value, {{ type, among, low, high, whole }}) => among
@@ -102,9 +102,9 @@ def _possible(facts: Facts, styles: Mapping[str, Style]) -> dict[str, dict[str, 
     """Return which values each field can have."""
     sizes = map("{0[0]}x{0[1]}".format, (*facts.more_sizes, *facts.coming_sizes))
     numbers = [
-        each.for_model(facts)
-        for each in VALUES
-        if isinstance(each, Number) and not isinstance(each, OwnNumber)
+        setting.for_model(facts)
+        for setting in VALUES
+        if isinstance(setting, Number) and not isinstance(setting, OwnNumber)
     ]
     return {
         **{
@@ -112,18 +112,18 @@ def _possible(facts: Facts, styles: Mapping[str, Style]) -> dict[str, dict[str, 
             for name, default in Fields()._asdict().items()
         },
         **{
-            each.link: {
+            setting.link: {
                 "type": "number",
-                "low": form.as_shown(each, each.low),
-                "high": form.as_shown(each, highest(each)),
-                "whole": isinstance(each, Whole),
+                "low": form.as_shown(setting, setting.low),
+                "high": form.as_shown(setting, highest(setting)),
+                "whole": isinstance(setting, Whole),
             }
-            for each in numbers
+            for setting in numbers
         },
         **{
-            each.link: {"among": ["", *each.for_model(facts).choices]}
-            for each in VALUES
-            if isinstance(each, Choice)
+            setting.link: {"among": ["", *setting.for_model(facts).choices]}
+            for setting in VALUES
+            if isinstance(setting, Choice)
         },
         "style": {"among": [*styles]},
         "size": {"among": [USUAL, *sizes]},

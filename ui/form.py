@@ -69,7 +69,7 @@ _IN_PER_CENT = [setting.link for setting in VALUES if FIELDS[setting.name].in_pe
 # Ids of the elements of fields that have another name there, by the name in a `RequestError`.
 _ELEMENTS = {
     "negative_prompt": "negative",
-    **{each.name: each.flag for each in VALUES},
+    **{setting.name: setting.flag for setting in VALUES},
     **start.ELEMENTS,
 }
 _DEFAULTS: dict[str, Any] = {
@@ -109,7 +109,7 @@ def _share(per_cent: object) -> object:
 
 
 def _own_number(text: object) -> object:
-    """Return the number in a text, None for none; `to_request` refuses anything else."""
+    """Return the number in a text, or None if it is blank; `to_request` refuses anything else."""
     if not isinstance(text, str):
         return text
     try:
@@ -129,32 +129,34 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
 
     @classmethod
     def for_model(cls, facts: Facts) -> "Fields":
-        """Return the fields that nobody has set; what may be left to the model is its own."""
+        """Return the fields that nobody has set, with the model's defaults for its own choices."""
         return cls(
             **{
-                each.link: each.absent_value()
-                if isinstance(each, Seed)
-                else each.for_model(facts).default
-                for each in VALUES
-                if each.absent_note
+                setting.link: setting.absent_value()
+                if isinstance(setting, Seed)
+                else setting.for_model(facts).default
+                for setting in VALUES
+                if setting.absent_note
             }
         )
 
     @classmethod
     def sent(cls, values: Iterable[Any]) -> "Fields":
         """Return the fields for the values of the components."""
-        given = zip(values, _DEFAULTS.values(), strict=True)
+        pairs = zip(values, _DEFAULTS.values(), strict=True)
         # A text field that was never in view may be sent as None.
-        sent = cls(*("" if value is None and own == "" else value for value, own in given))
-        shares = {name: _share(getattr(sent, name)) for name in _IN_PER_CENT}
-        numbers = {name: _own_number(getattr(sent, name)) for name in _OWN_NUMBERS}
-        return sent._replace(**shares, **numbers)
+        fields = cls(
+            *("" if value is None and default == "" else value for value, default in pairs)
+        )
+        shares = {name: _share(getattr(fields, name)) for name in _IN_PER_CENT}
+        numbers = {name: _own_number(getattr(fields, name)) for name in _OWN_NUMBERS}
+        return fields._replace(**shares, **numbers)
 
     def shown(self) -> tuple[Any, ...]:
         """Return the values for the components."""
         shares = {name: i18n.per_cent(getattr(self, name)) for name in _IN_PER_CENT}
-        own = {name: getattr(self, name) for name in _OWN_NUMBERS}
-        texts = {name: "" if value is None else f"{value:g}" for name, value in own.items()}
+        numbers = {name: getattr(self, name) for name in _OWN_NUMBERS}
+        texts = {name: "" if value is None else f"{value:g}" for name, value in numbers.items()}
         return tuple(self._replace(**shares, **texts))
 
 
@@ -177,76 +179,85 @@ class Form:
 def create(facts: Facts, styles: Mapping[str, Style], prompt: Component) -> Form:
     """Create the components of all fields but the prompt; `ui.page` lays them out."""
     words = i18n.SETTINGS
-    offered = [(i18n.STYLES[name], name) for name in styles]
-    negative, most = words["negative_prompt"], facts.images_per_request
+    style_choices = [(i18n.STYLES[name], name) for name in styles]
+    negative_texts, max_images = words["negative_prompt"], facts.images_per_request
     parts: dict[str, Any] = {
         "prompt": prompt,
         "style": gr.Radio(
-            offered, value=NONE, label=words["style"].label, elem_id="style", render=False
+            style_choices, value=NONE, label=words["style"].label, elem_id="style", render=False
         ),
         "size": gr.Radio(
             _sizes(facts), value=USUAL, label=words["size"].label, elem_id="size", render=False
         ),
         "images": gr.Radio(
-            [*((str(i), i) for i in range(1, most)), (str(most), ALL)],
+            [*((str(i), i) for i in range(1, max_images)), (str(max_images), ALL)],
             value=ALL,
             label=words["images"].label,
             elem_id="count",
             render=False,
         ),
         "negative_prompt": gr.Textbox(
-            label=negative.label,
-            info=negative.info,
+            label=negative_texts.label,
+            info=negative_texts.info,
             max_length=MAX_CHARACTERS,
             elem_id="negative",
             render=False,
         ),
     }
     parts |= {SETTINGS[name].link: _component(SETTINGS[name], facts) for name in FIELDS}
-    for name, ticked in (("randomise", True), ("several", False)):
+    for name, default in (("randomise", True), ("several", False)):
         label, info = words[name]
         parts[name] = gr.Checkbox(
-            ticked, label=label, info=info or None, elem_id=name, render=False
+            default, label=label, info=info or None, elem_id=name, render=False
         )
     timer = gr.Timer(POLL_SECONDS, active=bool(facts.coming_sizes), render=False)
     return Form(parts, timer)
 
 
 def _component(setting: Setting, facts: Facts) -> Component:
-    here, field = setting.for_model(facts), FIELDS[setting.name]
+    model_setting, field = setting.for_model(facts), FIELDS[setting.name]
     if setting.name in start.FIELDS:
         return start.field(setting)
-    named: dict[str, Any] = {
+    options: dict[str, Any] = {
         "label": _label(setting),
         "info": i18n.SETTINGS[setting.name].info,
         "elem_id": setting.flag,
         "elem_classes": ["if-set"] if field.if_set else None,
         "render": False,
     }
-    if isinstance(here, Variations | Timesteps):
-        example, most = here.example, MAX_CHARACTERS
-        return gr.Textbox(here.default, placeholder=example, max_length=most, **named)
-    if isinstance(here, Choice) and field.if_set:  # the style sheet finds empty fields
-        return gr.Textbox(here.default, placeholder=", ".join(here.choices), **named)
-    if isinstance(here, Choice):
+    if isinstance(model_setting, Variations | Timesteps):
+        example, max_length = model_setting.example, MAX_CHARACTERS
+        return gr.Textbox(
+            model_setting.default, placeholder=example, max_length=max_length, **options
+        )
+    if isinstance(model_setting, Choice) and field.if_set:  # the style sheet finds empty fields
+        return gr.Textbox(
+            model_setting.default, placeholder=", ".join(model_setting.choices), **options
+        )
+    if isinstance(model_setting, Choice):
         # Without a filter, touching it opens no keyboard.
-        named |= {"filterable": False, "visible": len(here.choices) >= here.least}
-        return gr.Dropdown(_choices(here, facts), value=_DEFAULTS[here.link], **named)
-    if isinstance(here, Loras):
+        options |= {
+            "filterable": False,
+            "visible": len(model_setting.choices) >= model_setting.least,
+        }
+        return gr.Dropdown(
+            _choices(model_setting, facts), value=_DEFAULTS[model_setting.link], **options
+        )
+    if isinstance(model_setting, Loras):
         return looks.field(facts)
     # Gradio neither checks bounds nor rounds here, so that the strip can report such a number.
-    if isinstance(here, Seed):
-        return gr.Number(setting.default, **named)
-    if isinstance(here, OwnNumber):  # Gradio's own component for numbers has 0 for none
-        named |= {"placeholder": i18n.automatic(""), "visible": not here.is_missing}
-        return gr.Textbox("", max_length=20, **named)
-    if isinstance(here, Number):
-        named["visible"] = here.low < here.high
+    if isinstance(model_setting, Seed):
+        return gr.Number(setting.default, **options)
+    if isinstance(model_setting, OwnNumber):  # Gradio's own component for numbers has 0 for none
+        options |= {"placeholder": i18n.automatic(""), "visible": not model_setting.is_missing}
+        return gr.Textbox("", max_length=20, **options)
+    if isinstance(model_setting, Number):
+        options["visible"] = model_setting.low < model_setting.high
         # Gradio refuses a slider with a single value, even a hidden one.
-        most = highest(here if named["visible"] else cast(Number, setting))
-        limits = here.low, most, here.default, field.step
-        low, high, value, step = (as_shown(here, number) for number in limits)
-        return gr.Slider(low, high, value, step=step, **named)
+        maximum = highest(model_setting if options["visible"] else cast(Number, setting))
+        limits = model_setting.low, maximum, model_setting.default, field.step
+        low, high, value, step = (as_shown(model_setting, number) for number in limits)
+        return gr.Slider(low, high, value, step=step, **options)
     raise TypeError(f"{setting.name} has no component")
 
 
@@ -259,10 +270,10 @@ def _choices(setting: Choice, facts: Facts) -> list[tuple[str, str]]:
         return texts
     if isinstance(setting, Named):
         titles = {model.name: model.title for model in facts.models}
-        named = ((titles.get(name) or name, name) for name in setting.choices[1:])
-        return [(facts.name, ""), *named]
-    own = setting.in_text(facts.scheduler) if setting.name == "scheduler" else ""
-    return [(i18n.automatic(own), ""), *texts]
+        model_choices = ((titles.get(name) or name, name) for name in setting.choices[1:])
+        return [(facts.name, ""), *model_choices]
+    scheduler = setting.in_text(facts.scheduler) if setting.name == "scheduler" else ""
+    return [(i18n.automatic(scheduler), ""), *texts]
 
 
 def _label(setting: Setting) -> str:
@@ -277,29 +288,31 @@ def as_shown(setting: Setting, number: float) -> float:
 
 def _qualities(facts: Facts) -> list[tuple[str, str]]:
     """Return the texts and the names of the recipes, after the choice of none."""
-    quick = [(i18n.quick(each.steps[0], each.title), each.name) for each in facts.recipes]
-    return [(i18n.BEST, ""), *quick]
+    recipe_choices = [
+        (i18n.quick(recipe.steps[0], recipe.title), recipe.name) for recipe in facts.recipes
+    ]
+    return [(i18n.BEST, ""), *recipe_choices]
 
 
 def hide_unused(form: Form) -> None:
     """Hide the fields that a recipe sets while one is chosen; they keep their values."""
-    recipe, hidden = form.parts["recipe"], [form.parts[name] for name in _SET_BY_RECIPE]
-    js = f"""(recipe) => Array({len(hidden)}).fill({{ __type__: "update", visible: !recipe }})"""
-    recipe.change(None, recipe, hidden, js=js, **AT_ONCE)
+    recipe, fields = form.parts["recipe"], [form.parts[name] for name in _SET_BY_RECIPE]
+    js = f"""(recipe) => Array({len(fields)}).fill({{ __type__: "update", visible: !recipe }})"""
+    recipe.change(None, recipe, fields, js=js, **AT_ONCE)
 
 
 def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
     """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice.
 
-    The models, the recipes and the LoRAs are those that are there when the page is opened. Only
-    choices that are not those of the layout are sent. The choice of a model sets its own steps and
-    guidance scale.
+    The models, the recipes and the LoRAs are those of the moment at which the page is opened. They
+    are sent only if they differ from those of the layout. The choice of a model also sets the
+    model's own number of steps and guidance scale.
     """
-    laid_out = generator.facts
+    layout_facts = generator.facts
 
     def sizes() -> tuple[Any, ...]:
         model = generator.facts
-        if (model.sizes, model.coming_sizes) == (laid_out.sizes, laid_out.coming_sizes):
+        if (model.sizes, model.coming_sizes) == (layout_facts.sizes, layout_facts.coming_sizes):
             return (gr.skip(),) * 3
         timer = gr.Timer(active=bool(model.coming_sizes))
         return gr.Radio(choices=_sizes(model)), timer, gr.Button(visible=len(model.sizes) > 1)
@@ -307,32 +320,35 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
     def opened() -> tuple[Any, ...]:
         model = generator.facts
         choice, names = gr.skip(), SETTINGS["model"].for_model(model)
-        if model.models != laid_out.models:
+        if model.models != layout_facts.models:
             choices = _choices(cast(Named, names), model)
             choice = gr.Dropdown(choices=choices, visible=len(choices) > 1)
-        if model.loras == laid_out.loras:
+        if model.loras == layout_facts.loras:
             return *sizes(), choice, gr.skip(), gr.skip()
         recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
         return *sizes(), choice, recipe, looks.offered(model)
 
     def usual(name: str) -> tuple[Any, ...]:
-        own = generator.facts.for_known(name)
+        facts = generator.facts.for_known(name)
         sizes = gr.skip()
         if generator.facts.others:
-            sizes = gr.Radio(choices=_sizes(own), value=USUAL)
-        return own.num_inference_steps, own.guidance_scale, sizes
+            sizes = gr.Radio(choices=_sizes(facts), value=USUAL)
+        return facts.num_inference_steps, facts.guidance_scale, sizes
 
-    shown = [form.parts["size"], form.timer, chip]
-    form.timer.tick(sizes, None, shown, **AT_ONCE)
-    more = [form.parts[name] for name in ("model", "recipe", "loras")]
-    page.load(opened, None, [*shown, *more], **AT_ONCE)
-    usual_of = [form.parts[name] for name in ("steps", "guidance_scale", "size")]
-    form.parts["model"].input(usual, form.parts["model"], usual_of, **AT_ONCE)
+    size_outputs = [form.parts["size"], form.timer, chip]
+    form.timer.tick(sizes, None, size_outputs, **AT_ONCE)
+    more_outputs = [form.parts[name] for name in ("model", "recipe", "loras")]
+    page.load(opened, None, [*size_outputs, *more_outputs], **AT_ONCE)
+    model_outputs = [form.parts[name] for name in ("steps", "guidance_scale", "size")]
+    form.parts["model"].input(usual, form.parts["model"], model_outputs, **AT_ONCE)
 
 
 def _sizes(facts: Facts) -> list[tuple[str, str]]:
-    own, *more = facts.sizes
-    return [(i18n.size(own), USUAL), *zip(map(i18n.size, more), facts.size_names[1:], strict=True)]
+    own_size, *more_sizes = facts.sizes
+    return [
+        (i18n.size(own_size), USUAL),
+        *zip(map(i18n.size, more_sizes), facts.size_names[1:], strict=True),
+    ]
 
 
 def element_of(field: str | None) -> str | None:
@@ -366,8 +382,8 @@ def to_request(
             a picture of its own. A seed that is None becomes a random one.
         visitor: the sender.
         tags: whether the prompt may name LoRAs in any syntax, as in "<lora:pixel:0.8>". Prompts
-            that mean the same in all syntaxes are then plain text, so that nobody is told of a
-            syntax who needs none.
+            that mean the same in all syntaxes are then plain text, so that visitors who need no
+            syntax are not told of one.
         blank: whether the prompt may be empty.
 
     Raises:
@@ -379,8 +395,8 @@ def to_request(
     values = with_own_names(fields._asdict())
     numbers = {setting.name: _value(setting, facts, values[setting.link]) for setting in VALUES}
     if tags:
-        prompts, named = _without_tags(prompts)
-        numbers["loras"] = _with_loras(numbers["loras"], named)
+        prompts, prompt_loras = _without_tags(prompts)
+        numbers["loras"] = _with_loras(numbers["loras"], prompt_loras)
     if not prompts and not blank:
         raise RequestError(Message(Code.BLANK_PROMPT), field="prompt")
     prompts = prompts or [""]
@@ -391,14 +407,14 @@ def to_request(
         raise _refused(
             Code.UNKNOWN_CHOICE, "style", value=_sent(fields.style), choices=list(styles)
         )
-    negative = _text("negative_prompt", fields.negative_prompt)
-    styled = [styles[fields.style].apply(each, negative) for each in prompts]
-    full_prompts = tuple(prompt for prompt, _ in styled)
-    if tags and all(map(reads_as_plain, (*full_prompts, styled[0][1]))):
+    negative_prompt = _text("negative_prompt", fields.negative_prompt)
+    styled_prompts = [styles[fields.style].apply(prompt, negative_prompt) for prompt in prompts]
+    full_prompts = tuple(prompt for prompt, _ in styled_prompts)
+    if tags and all(map(reads_as_plain, (*full_prompts, styled_prompts[0][1]))):
         numbers["prompt_syntax"] = PLAIN
     return Request(
         prompt=full_prompts if fields.several else full_prompts[0],
-        negative_prompt=styled[0][1] or None,
+        negative_prompt=styled_prompts[0][1] or None,
         **numbers,
         images=len(prompts) if fields.several else _count(facts, fields.images),
         size=_size(facts, fields.size),
@@ -410,7 +426,7 @@ def to_request(
 def split(prompt: str, several: object) -> list[str]:
     """Return the prompts: every line with `several`, else the whole text. Drop blank ones."""
     prompts = prompt.splitlines() if several else [prompt]
-    return [each.strip() for each in prompts if each.strip()]
+    return [text.strip() for text in prompts if text.strip()]
 
 
 def without_tags(prompt: str) -> str:
@@ -430,16 +446,16 @@ def has_tags(prompt: str) -> bool:
 
 def _without_tags(prompts: list[str]) -> tuple[list[str], dict[str, tuple[float, float]]]:
     """Return the prompts without the tags of LoRAs, and the weights of these LoRAs."""
-    found = list(map(take_tags, prompts))
+    pairs = list(map(take_tags, prompts))
     weights: dict[str, tuple[float, float]] = {}
-    for _, loras in found:
+    for _, loras in pairs:
         weights |= parse_loras(loras)
-    return [prompt for prompt, _ in found if prompt], weights
+    return [prompt for prompt, _ in pairs if prompt], weights
 
 
-def _with_loras(chosen: str, named: Mapping[str, tuple[float, float]]) -> str:
-    """Return the text of chosen LoRAs and of those named in prompts, whose weights count more."""
-    weights = {**parse_loras(chosen), **named}
+def _with_loras(chosen_loras: str, prompt_loras: Mapping[str, tuple[float, float]]) -> str:
+    """Return the text of all LoRAs; weights in prompts take precedence over chosen ones."""
+    weights = {**parse_loras(chosen_loras), **prompt_loras}
     if len(weights) > MAX_LORAS:
         params: dict[str, Param] = {"count": len(weights), "limit": MAX_LORAS}
         raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="prompt")
@@ -461,14 +477,14 @@ def _value(setting: Setting, facts: Facts, value: Any) -> Any:
         return setting.absent_value()
     if not isinstance(setting, Number):
         return _listed(setting, value)
-    here = setting.for_model(facts)
-    whole = isinstance(setting, Whole)
-    if whole and isinstance(value, float) and value.is_integer():
+    model_setting = setting.for_model(facts)
+    is_whole = isinstance(setting, Whole)
+    if is_whole and isinstance(value, float) and value.is_integer():
         value = int(value)  # browsers write 7.0 for some whole numbers
-    if fault := here.fault(value):
+    if fault := model_setting.fault(value):
         is_kept = fault.code in ("not_whole", "missing_refiner")
         code = Code(fault.code) if is_kept else Code.OUT_OF_RANGE
-        raise _refused(code, setting.name, value=_sent(value), **here.limits)
+        raise _refused(code, setting.name, value=_sent(value), **model_setting.limits)
     return setting.kind(value)
 
 
@@ -480,19 +496,19 @@ def _listed(setting: Setting, value: object) -> str:
 
 
 def _size(facts: Facts, value: object) -> tuple[int, int] | None:
-    wanted, named = _text("size", value), dict(zip(facts.size_names, facts.sizes, strict=True))
-    if wanted == USUAL:
+    size_name, sizes = _text("size", value), dict(zip(facts.size_names, facts.sizes, strict=True))
+    if size_name == USUAL:
         return None
-    if wanted not in named:
-        raise _refused(Code.UNKNOWN_CHOICE, "size", value=_sent(value), choices=list(named))
-    return named[wanted]
+    if size_name not in sizes:
+        raise _refused(Code.UNKNOWN_CHOICE, "size", value=_sent(value), choices=list(sizes))
+    return sizes[size_name]
 
 
 def _count(facts: Facts, value: object) -> int | None:
     """Return how many pictures to draw; None for as many as the model draws at once."""
-    most = facts.images_per_request
-    if isinstance(value, bool) or value not in range(most + 1):
-        raise _refused(Code.NOT_WHOLE, "images", value=_sent(value), low=1, high=most)
+    max_images = facts.images_per_request
+    if isinstance(value, bool) or value not in range(max_images + 1):
+        raise _refused(Code.NOT_WHOLE, "images", value=_sent(value), low=1, high=max_images)
     return int(value) or None  # type: ignore[call-overload]
 
 
@@ -538,9 +554,9 @@ def for_programs(
     Gradio reads names, types, defaults and descriptions from a function's signature and docstring.
     A number or a file that is None, and may be, is left out of `values`.
     """
-    plain = inspect.signature(draw)
-    own = [*plain.parameters.values()][:2]
-    passed = [
+    draw_signature = inspect.signature(draw)
+    first_parameters = [*draw_signature.parameters.values()][:2]
+    call_parameters = [
         inspect.Parameter(
             name,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -549,20 +565,22 @@ def for_programs(
         )
         for name, kind, default in _PASSED
     ]
-    signature = plain.replace(parameters=[*own, *passed])
-    may_be_none = {*FILES, *(each.link for each in VALUES if each.absent_note)}
+    signature = draw_signature.replace(parameters=[*first_parameters, *call_parameters])
+    may_be_none = {*FILES, *(setting.link for setting in VALUES if setting.absent_note)}
 
     @wraps(draw)
-    async def call(*given: Any, **named: Any) -> T:
-        bound = signature.bind(*given, **named)
-        bound.apply_defaults()
-        values = bound.arguments.items()
+    async def call(*args: Any, **kwargs: Any) -> T:
+        bound_arguments = signature.bind(*args, **kwargs)
+        bound_arguments.apply_defaults()
+        values = bound_arguments.arguments.items()
         return await draw(**{k: v for k, v in values if v is not None or k not in may_be_none})
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__annotations__ = draw.__annotations__ | {name: kind for name, kind, _ in _PASSED}
-    described = (f"{each.link}: {each.help} {each.absent_note}".rstrip() for each in VALUES)
-    numbers = "\n    ".join(described)
+    descriptions = (
+        f"{setting.link}: {setting.help} {setting.absent_note}".rstrip() for setting in VALUES
+    )
+    numbers = "\n    ".join(descriptions)
     call.__doc__ = (inspect.getdoc(draw) or "").format(numbers=numbers)
     return call
 
@@ -571,7 +589,7 @@ def for_programs(
 
 
 def as_fields(
-    found: Settings, facts: Facts, typed: Typed | None = None
+    picture_settings: Settings, facts: Facts, typed: Typed | None = None
 ) -> tuple[Fields, list[str]]:
     """Return values for the page's fields, and notes on what differs when they are used here.
 
@@ -583,105 +601,118 @@ def as_fields(
     """
     notes: list[str] = []
     if typed is not None:
-        found = settings.as_typed(found, typed)
-    own = facts.for_known(found.model or "")
-    found = _with_scheduler_here(found, own, notes)
-    numbers = {setting.link: _within(setting, found, facts, notes) for setting in VALUES}
-    if read_as_plain(found.prompt, found.negative_prompt):
+        picture_settings = settings.as_typed(picture_settings, typed)
+    model_facts = facts.for_known(picture_settings.model or "")
+    picture_settings = _with_scheduler_here(picture_settings, model_facts, notes)
+    numbers = {setting.link: _within(setting, picture_settings, facts, notes) for setting in VALUES}
+    if read_as_plain(picture_settings.prompt, picture_settings.negative_prompt):
         numbers["prompt_syntax"] = _DEFAULTS["prompt_syntax"]
-    notes += _differences(found, facts)
+    notes += _differences(picture_settings, facts)
     fields = Fields(
-        prompt=found.prompt[:MAX_CHARACTERS],
-        negative_prompt=found.negative_prompt[:MAX_CHARACTERS],
+        prompt=picture_settings.prompt[:MAX_CHARACTERS],
+        negative_prompt=picture_settings.negative_prompt[:MAX_CHARACTERS],
         style=typed.style if typed else NONE,
-        randomise=found.seed is None,
-        size=_size_of(found, own),
+        randomise=picture_settings.seed is None,
+        size=_size_of(picture_settings, model_facts),
         **numbers,
     )
     return fields, notes
 
 
-def _within(setting: Setting, found: Settings, facts: Facts, notes: list[str]) -> Any:
-    """Return a value that its component takes; add a note if it is another one."""
-    here, value = setting.for_model(facts), getattr(found, setting.name)
-    if isinstance(here, Loras):
-        return _loras_here(here, value, facts, notes)
-    if isinstance(here, Named):
-        return value if value in here.choices[1:] else here.default
+def _within(setting: Setting, picture_settings: Settings, facts: Facts, notes: list[str]) -> Any:
+    """Return a value that the setting's component takes; add a note if it had to be changed."""
+    model_setting, value = setting.for_model(facts), getattr(picture_settings, setting.name)
+    if isinstance(model_setting, Loras):
+        return _loras_here(model_setting, value, facts, notes)
+    if isinstance(model_setting, Named):
+        return value if value in model_setting.choices[1:] else model_setting.default
     if value is None or value != value:  # NaN
-        return here.default
-    is_missing = isinstance(here, OwnNumber) and here.is_missing
-    if not isinstance(here, Number) or is_missing:
-        if (fault := here.fault(value)) is None:
-            return here.checked(value)
-        params: dict[str, Param] = {"field": setting.name, "value": str(value), **here.limits}
+        return model_setting.default
+    is_missing = isinstance(model_setting, OwnNumber) and model_setting.is_missing
+    if not isinstance(model_setting, Number) or is_missing:
+        if (fault := model_setting.fault(value)) is None:
+            return model_setting.checked(value)
+        params: dict[str, Param] = {
+            "field": setting.name,
+            "value": str(value),
+            **model_setting.limits,
+        }
         notes.append(i18n.translate(Message(Code(fault.code), params)))
-        return here.default
-    used = min(max(value, here.low), highest(here))
-    if used != value:
-        before, after = as_shown(setting, value), as_shown(setting, used)
+        return model_setting.default
+    used_value = min(max(value, model_setting.low), highest(model_setting))
+    if used_value != value:
+        before, after = as_shown(setting, value), as_shown(setting, used_value)
         notes.append(i18n.adjusted(_label(setting), before, after))
-    return setting.kind(used)
+    return setting.kind(used_value)
 
 
-def _with_scheduler_here(found: Settings, facts: Facts, notes: list[str]) -> Settings:
+def _with_scheduler_here(picture_settings: Settings, facts: Facts, notes: list[str]) -> Settings:
     """Return the settings with the scheduler that draws them here; add a note if it is another.
 
-    A sigma schedule of None, as in most pictures, is the default one; one of "" is the scheduler's
-    own. The choice is left to the model where it chooses the same. Other programs write down eta
-    even if the scheduler does not use it.
+    A sigma schedule of None, as in most pictures, is the default one; "" is the scheduler's own.
+    If the model would choose the same scheduler, the choice is left to it. Other programs write
+    down eta even if the scheduler does not use it.
     """
-    name, sigmas = found.scheduler, found.sigma_schedule
-    if found.sampler or (name and name not in facts.schedulers):
-        used = SAMPLERS.get(facts.scheduler, facts.scheduler)
-        notes.append(i18n.other_sampler(found.sampler or SAMPLERS[name], used))
-        return replace(found, scheduler=None, sigma_schedule=None, eta=None, timesteps=None)
+    name, sigmas = picture_settings.scheduler, picture_settings.sigma_schedule
+    if picture_settings.sampler or (name and name not in facts.schedulers):
+        sampler = SAMPLERS.get(facts.scheduler, facts.scheduler)
+        notes.append(i18n.other_sampler(picture_settings.sampler or SAMPLERS[name], sampler))
+        return replace(
+            picture_settings, scheduler=None, sigma_schedule=None, eta=None, timesteps=None
+        )
     if not name:
-        return found
-    if found.schedule_type and SCHEDULERS[name].sigma_schedules:
-        wanted = f"{SAMPLERS[name]} {found.schedule_type}"
-        notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
+        return picture_settings
+    if picture_settings.schedule_type and SCHEDULERS[name].sigma_schedules:
+        wanted_sampler = f"{SAMPLERS[name]} {picture_settings.schedule_type}"
+        notes.append(i18n.other_sampler(wanted_sampler, SAMPLERS[name]))
     if sigmas not in (None, "", DEFAULT_SIGMAS) and not SCHEDULERS[name].sigma_schedules:
-        wanted = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
-        notes.append(i18n.other_sampler(wanted, SAMPLERS[name]))
+        wanted_sampler = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
+        notes.append(i18n.other_sampler(wanted_sampler, SAMPLERS[name]))
         sigmas = None
     sigmas = DEFAULT_SIGMAS if sigmas is None else sigmas
     is_own = sigmas in ("", facts.sigma_schedule) or not SCHEDULERS[name].sigma_schedules
     return replace(
-        found,
+        picture_settings,
         scheduler="" if is_own and name == facts.scheduler else name,
         sigma_schedule="" if is_own else sigmas,
-        eta=found.eta if SCHEDULERS[name].options["eta"] else None,
+        eta=picture_settings.eta if SCHEDULERS[name].options["eta"] else None,
     )
 
 
 def _loras_here(setting: Loras, value: Any, facts: Facts, notes: list[str]) -> str:
-    """Return the text of those LoRAs that are there; add a note about the others."""
+    """Return the text of the LoRAs that the model has; add a note about the missing ones."""
     weights = {} if setting.fault(value) else parse_loras(setting.checked(value))
-    if missing := looks.unknown(weights, facts):
-        notes.append(i18n.missing_loras(missing))
-    return format_loras({name: weights[name] for name in weights if name not in missing})
+    if missing_names := looks.unknown(weights, facts):
+        notes.append(i18n.missing_loras(missing_names))
+    return format_loras({name: weights[name] for name in weights if name not in missing_names})
 
 
-def _size_of(found: Settings, facts: Facts) -> str:
+def _size_of(picture_settings: Settings, facts: Facts) -> str:
     """Return the value for the choice of sizes: the picture's size, else the model's own."""
-    size = found.width, found.height
-    return next((size_of(each, facts) for each in facts.more_sizes if each == size), USUAL)
+    size = picture_settings.width, picture_settings.height
+    return next(
+        (size_of(model_size, facts) for model_size in facts.more_sizes if model_size == size), USUAL
+    )
 
 
-def _differences(found: Settings, facts: Facts) -> Sequence[str]:
+def _differences(picture_settings: Settings, facts: Facts) -> Sequence[str]:
     """Return notes on why the picture would not come out the same here."""
-    size, own = (found.width, found.height), facts.for_known(found.model or "")
+    size, model_facts = (
+        (picture_settings.width, picture_settings.height),
+        facts.for_known(picture_settings.model or ""),
+    )
     notes = []
-    if None not in size and size not in own.sizes:
-        notes.append(i18n.other_size(*size, own))
-    if found.strength is not None:
+    if None not in size and size not in model_facts.sizes:
+        notes.append(i18n.other_size(*size, model_facts))
+    if picture_settings.strength is not None:
         notes.append(i18n.PICTURE_NEEDED)
-    if found.model and found.model not in facts.model_names:
-        notes.append(i18n.other_model(found.model, facts))
+    if picture_settings.model and picture_settings.model not in facts.model_names:
+        notes.append(i18n.other_model(picture_settings.model, facts))
     # Settings from elsewhere that name no VAE may have been drawn with any.
-    if found.vae != own.vae and (found.vae or found.model == facts.name):
-        notes.append(i18n.other_vae(found.vae, own))
-    if settings.is_shortened(found):
+    if picture_settings.vae != model_facts.vae and (
+        picture_settings.vae or picture_settings.model == facts.name
+    ):
+        notes.append(i18n.other_vae(picture_settings.vae, model_facts))
+    if settings.is_shortened(picture_settings):
         notes.append(i18n.shortened(MAX_CHARACTERS))
     return notes

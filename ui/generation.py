@@ -86,34 +86,34 @@ class Drawing:
         self._requests: dict[str, str] = {}  # the id that each event follows, oldest first
 
     async def for_page(
-        self, sender: gr.Request, files: str | None, sent: Any, *values: Any
+        self, sender: gr.Request, files: str | None, start_data: Any, *values: Any
     ) -> AsyncGenerator[Update]:
         """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
 
-        If `files` is `saved_pictures.BARE`, the files have no settings inside. `sent` is the
-        picture to start from, as `start.take` reads it; the `values` are those of the components
+        If `files` is `saved_pictures.BARE`, the files have no settings inside. `start_data` is the
+        picture to start from, as `start.take` reads it. The `values` are those of the components
         of `Fields`.
         """
-        async with aclosing(self._draw(sender, files, sent, Fields.sent(values))) as updates:
+        async with aclosing(self._draw(sender, files, start_data, Fields.sent(values))) as updates:
             async for update in updates:
                 yield update
 
     async def _draw(
-        self, sender: gr.Request, files: str | None, sent: Any, fields: Fields
+        self, sender: gr.Request, files: str | None, start_data: Any, fields: Fields
     ) -> AsyncGenerator[Update]:
         began = time.monotonic()
         try:
-            request_id, asked, start_id = await self._submitted(sender, sent, fields)
-            entry = history.asked(request_id, asked)
+            request_id, request_fields, start_id = await self._submitted(sender, start_data, fields)
+            entry = history.asked(request_id, request_fields)
             yield _running(
                 status.busy(i18n.starting()),
                 gallery=gr.Gallery(selected_index=None),
-                seed=asked.seed,
+                seed=request_fields.seed,
                 request_id=request_id,
                 history=entry,
             )
             following = self._follow(
-                request_id, files, asked, began=began, entry=entry, start_id=start_id
+                request_id, files, request_fields, began=began, entry=entry, start_id=start_id
             )
             async with aclosing(following) as updates:
                 async for update in updates:
@@ -125,7 +125,7 @@ class Drawing:
             yield _ended(status.error(i18n.translate(_BROKEN)))
 
     async def _submitted(
-        self, sender: gr.Request, sent: Any, fields: Fields
+        self, sender: gr.Request, start_data: Any, fields: Fields
     ) -> tuple[str, Fields, str]:
         """Submit a request; return its id, the values that ask for it, and its picture's id.
 
@@ -133,15 +133,15 @@ class Drawing:
             RequestError: if it is refused.
         """
         model = self._generator.facts
-        began_with = await start.take(sent)
-        fields = _fitting(fields, began_with)
+        start_picture = await start.take(start_data)
+        fields = _fitting(fields, start_picture)
         request = self._request(
             fields._replace(seed=None) if fields.randomise else fields,
             Visitor.behind(sender),
-            blank=began_with is not None,
+            blank=start_picture is not None,
         )
-        if began_with is not None:
-            request = await began_with.added(request, model)
+        if start_picture is not None:
+            request = await start_picture.added(request, model)
         await self._generator.submit(request)
         self._note(request.id)
         numbers = {
@@ -151,15 +151,20 @@ class Drawing:
         }
         # LoRAs that the prompt names are not chosen as well.
         numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
-        asked = fields._replace(**numbers, randomise=False)
-        return request.id, asked, "" if began_with is None else began_with.id
+        request_fields = fields._replace(**numbers, randomise=False)
+        return request.id, request_fields, "" if start_picture is None else start_picture.id
 
     async def waited(
-        self, sender: gr.Request, entered: gr.EventData, files: str | None, sent: Any, *values: Any
+        self,
+        sender: gr.Request,
+        event: gr.EventData,
+        files: str | None,
+        start_data: Any,
+        *values: Any,
     ) -> AsyncGenerator[Update]:
         """Draw the prompt that waited for the end of a drawing, with the settings of the fields."""
-        fields = Fields.sent(values)._replace(prompt=entered._data)
-        async with aclosing(self._draw(sender, files, sent, fields)) as updates:
+        fields = Fields.sent(values)._replace(prompt=event._data)
+        async with aclosing(self._draw(sender, files, start_data, fields)) as updates:
             async for update in updates:
                 yield update
 
@@ -167,27 +172,31 @@ class Drawing:
         self,
         sender: gr.Request,
         key: str | None,
-        sent: Any,
+        start_data: Any,
         pictures: list[Picture],
         strength: float,
         files: str | None = None,
     ) -> AsyncGenerator[Update]:
         """Draw variations of the picture with this key; the page's fields do not change.
 
-        `sent` is the picture that it began with, if any.
+        `start_data` is the picture that it began with, if any.
         """
 
         def varied(picture: Picture) -> Fields:
             fields, _ = form.as_fields(picture.settings, self._generator.facts, picture.typed)
-            earlier = fields.variation_of
+            earlier_variations = fields.variation_of
             if fields.variation_strength > 0:
-                earlier = add_variation(earlier, fields.variation_seed, fields.variation_strength)
+                earlier_variations = add_variation(
+                    earlier_variations, fields.variation_seed, fields.variation_strength
+                )
             return fields._replace(
-                variation_of=earlier, variation_strength=strength, variation_seed=random_seed()
+                variation_of=earlier_variations,
+                variation_strength=strength,
+                variation_seed=random_seed(),
             )
 
         async with aclosing(
-            self._from_picture(sender, key, sent, pictures, files, varied)
+            self._from_picture(sender, key, start_data, pictures, files, varied)
         ) as updates:
             async for update in updates:
                 yield update
@@ -205,7 +214,7 @@ class Drawing:
         try:
             picture = pictures[saved_pictures.find(pictures, key)]
             steps = picture.settings.num_inference_steps or model.num_inference_steps
-            began_with = await asyncio.to_thread(start.to_enlarge, picture.path, steps)
+            start_picture = await asyncio.to_thread(start.to_enlarge, picture.path, steps)
         except RequestError as error:
             yield _ended(status.error(i18n.translate(error.message)))
             return
@@ -224,7 +233,7 @@ class Drawing:
             )
 
         async with aclosing(
-            self._from_picture(sender, key, began_with, pictures, files, enlarged)
+            self._from_picture(sender, key, start_picture, pictures, files, enlarged)
         ) as updates:
             async for update in updates:
                 yield update
@@ -233,17 +242,17 @@ class Drawing:
         self,
         sender: gr.Request,
         key: str | None,
-        sent: Any,
+        start_data: Any,
         pictures: list[Picture],
         files: str | None = None,
     ) -> AsyncGenerator[Update]:
-        """Draw all pictures of the request again that the unfinished picture belongs to."""
+        """Draw the request of the unfinished picture again, with all its pictures."""
 
         def whole(picture: Picture) -> Fields | None:
             return picture.unfinished and picture.unfinished.asked
 
         async with aclosing(
-            self._from_picture(sender, key, sent, pictures, files, whole)
+            self._from_picture(sender, key, start_data, pictures, files, whole)
         ) as updates:
             async for update in updates:
                 yield update
@@ -252,7 +261,7 @@ class Drawing:
         self,
         sender: gr.Request,
         key: str | None,
-        sent: Any,
+        start_data: Any,
         pictures: list[Picture],
         files: str | None,
         ask: Callable[[Picture], Fields | None],
@@ -267,14 +276,14 @@ class Drawing:
         fields = ask(picture)
         if fields is None:
             return
-        async with aclosing(self._draw(sender, files, sent, fields)) as updates:
+        async with aclosing(self._draw(sender, files, start_data, fields)) as updates:
             async for update in updates:
                 yield update
 
     async def again(
         self, request_id: str | None, files: str | None = None, query: str | None = None
     ) -> AsyncGenerator[Update]:
-        """Show a request again that this page followed before, and follow it from now on.
+        """Show a request that this page followed before, and follow it again.
 
         The `query` is that of the request's entry in the history.
         """
@@ -289,29 +298,29 @@ class Drawing:
 
     async def resume(
         self,
-        broken: gr.EventData,
+        event: gr.EventData,
         request_id: str | None,
         files: str | None = None,
         query: str | None = None,
     ) -> AsyncGenerator[Update]:
         """Follow the request again that the page followed when the connection broke.
 
-        If there is none, the strip says so, unless the visitor was not waiting for anything. The
-        page may not have heard of a request whose event broke off; until then it knows an older
-        one, which must not be shown in its place.
+        If there is none, and the visitor was waiting for one, the strip says so. The page may not
+        know of the request whose event broke off. It then still has the id of an older request,
+        which must not be shown in its place.
         """
         yield _UNCHANGED
-        data = broken._data if isinstance(broken._data, dict) else {}
+        data = event._data if isinstance(event._data, dict) else {}
         is_visitors = data.get("visitors") is not False
-        followed = self._requests.get(_sent_text(data.get("event")), "")
-        if not followed and not is_visitors:
-            followed = _sent_text(request_id)
-            if not followed:
+        followed_id = self._requests.get(_sent_text(data.get("event")), "")
+        if not followed_id and not is_visitors:
+            followed_id = _sent_text(request_id)
+            if not followed_id:
                 return
-        if followed != request_id:
+        if followed_id != request_id:
             query = None  # it is that of the older request
         try:
-            async with aclosing(self._found(followed, files, query)) as updates:
+            async with aclosing(self._found(followed_id, files, query)) as updates:
                 async for update in updates:
                     yield update
         except RequestError:
@@ -357,7 +366,7 @@ class Drawing:
             request = await inputs.shared().added(request, Input(image, mask), model)
             await self._generator.submit(request)
             images, done = await self._finished(request.id)
-            saved = await asyncio.to_thread(
+            pictures = await asyncio.to_thread(
                 saved_pictures.save, images, [self._styles[values["style"]]], embed=True
             )
         except RequestError as error:
@@ -365,10 +374,11 @@ class Drawing:
         except Exception as error:
             log.error("A request could not be answered", exc_info=error)
             raise gr.Error(i18n.translate(_BROKEN), print_exception=False) from None
-        found = [
-            FileData(path=str(each.path), orig_name=each.path.name).model_dump() for each in saved
+        files = [
+            FileData(path=str(picture.path), orig_name=picture.path.name).model_dump()
+            for picture in pictures
         ]
-        return found, [image.seed for image in images], done.truncated
+        return files, [image.seed for image in images], done.truncated
 
     def _request(self, fields: Fields, visitor: Visitor, *, blank: bool) -> Request:
         request = form.to_request(
@@ -386,14 +396,14 @@ class Drawing:
     def _asked(self, query: str | None) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""
         values = dict(parse_qsl(_sent_text(query).removeprefix("?")))
-        found = link.from_query(values, self._generator.facts, self._styles)
-        if found is None or found[0].randomise:
+        result = link.from_query(values, self._generator.facts, self._styles)
+        if result is None or result[0].randomise:
             return None
         try:
-            self._request(found[0], Visitor("", ""), blank=True)
+            self._request(result[0], Visitor("", ""), blank=True)
         except RequestError:  # the browser may have kept anything
             return None
-        return found[0]
+        return result[0]
 
     async def _found(
         self, request_id: str, files: str | None, query: str | None
@@ -420,7 +430,7 @@ class Drawing:
         self,
         request_id: str,
         files: str | None,
-        asked: Fields | None,
+        request_fields: Fields | None,
         *,
         began: float | None = None,
         entry: dict[str, Any] | None = None,
@@ -431,7 +441,7 @@ class Drawing:
         Args:
             request_id: the request's id.
             files: `saved_pictures.BARE` to leave the settings out of the pictures' files.
-            asked: the values of the page's fields that ask for it, if they are known.
+            request_fields: the values of the page's fields that ask for it, if they are known.
             began: the `time.monotonic` at which the visitor asked; None to show no duration.
             entry: the request's entry in the history. It is sent again at the end, because Gradio
                 drops a value that is replaced before the browser has rendered it.
@@ -462,22 +472,22 @@ class Drawing:
                     case Done():
                         # A thread, so that a slow disk does not hold up others.
                         embed = files != saved_pictures.BARE
-                        styles = self._styles_of(asked)
-                        count = form.ALL if asked is None else asked.images
-                        saved = await asyncio.to_thread(
+                        styles = self._styles_of(request_fields)
+                        count = form.ALL if request_fields is None else request_fields.images
+                        pictures = await asyncio.to_thread(
                             saved_pictures.save, images, styles, embed, count, start_id
                         )
                         yield _ended(
                             _ending(event, images, began),
-                            **self._in_gallery(saved),
+                            **self._in_gallery(pictures),
                             history=(entry or {})
-                            | history.drawn(request_id, [each.path for each in saved]),
+                            | history.drawn(request_id, [picture.path for picture in pictures]),
                         )
                     case Error(kind, message):
-                        calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
-                        strip = (status.note if calm else status.error)(i18n.translate(message))
+                        is_calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
+                        strip = (status.note if is_calm else status.error)(i18n.translate(message))
                         unfinished = await asyncio.to_thread(
-                            self._unfinished, previews, step, asked, start_id
+                            self._unfinished, previews, step, request_fields, start_id
                         )
                         yield _ended(strip, history=entry or _LEAVE, **unfinished)
 
@@ -490,9 +500,13 @@ class Drawing:
         if len(self._requests) > MOST_EVENTS:
             del self._requests[next(iter(self._requests))]
 
-    def _styles_of(self, asked: Fields | None) -> list[Style]:
+    def _styles_of(self, request_fields: Fields | None) -> list[Style]:
         """Return the style that was asked for; all styles if that is not known."""
-        return list(self._styles.values()) if asked is None else [self._styles[asked.style]]
+        return (
+            list(self._styles.values())
+            if request_fields is None
+            else [self._styles[request_fields.style]]
+        )
 
     def _in_gallery(self, pictures: list[Picture]) -> dict[str, Any]:
         """Return the parts of an update that show these pictures in the gallery."""
@@ -504,17 +518,17 @@ class Drawing:
         }
 
     def _unfinished(
-        self, previews: Sequence[bytes], step: Step, asked: Fields | None, start_id: str
+        self, previews: Sequence[bytes], step: Step, request_fields: Fields | None, start_id: str
     ) -> dict[str, Any]:
         """Return the latest previews for the gallery; without any, it keeps the older pictures."""
         if not previews:
             return {}
         paths = saved_pictures.save_previews(previews)
-        if asked is None:  # they cannot be finished
+        if request_fields is None:  # they cannot be finished
             caption = i18n.unfinished(step.done, step.total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
-        request = self._request(asked, Visitor("", ""), blank=True)
-        unfinished = Unfinished(step.done, step.total, asked, start_id)
+        request = self._request(request_fields, Visitor("", ""), blank=True)
+        unfinished = Unfinished(step.done, step.total, request_fields, start_id)
         return self._in_gallery(
             saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)
         )
@@ -561,25 +575,25 @@ async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | 
         await events.aclose()
 
 
-def _fitting(fields: Fields, began_with: Start | None) -> Fields:
+def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
     """Return the fields without the settings of a picture that is not there."""
-    if began_with is None:
+    if start_picture is None:
         return fields._replace(strength=None, padding=None)
-    strength = began_with.strength if fields.strength is None else fields.strength
-    padding = None if began_with.mask is None else fields.padding
+    strength = start_picture.strength if fields.strength is None else fields.strength
+    padding = None if start_picture.mask is None else fields.padding
     return fields._replace(strength=strength, padding=padding)
 
 
-def _running(strip: Any = _LEAVE, **others: Any) -> Update:
-    """Return an update of a request that is under way: Stop takes the place of Generate."""
+def _running(strip: Any = _LEAVE, **parts: Any) -> Update:
+    """Return an update for a request under way, with Stop in the place of Generate."""
     # A button that appears while events stream in must be given its label again.
     generate, stop = gr.Button(visible=False), gr.Button(i18n.STOP, visible=True)
-    return Update(strip, generate=generate, stop=stop, **others)
+    return Update(strip, generate=generate, stop=stop, **parts)
 
 
-def _ended(strip: str, **others: Any) -> Update:
+def _ended(strip: str, **parts: Any) -> Update:
     """Return the last update of a request; `ui.page` shows Generate again a moment later."""
-    return Update(strip, status.EMPTY, **others)
+    return Update(strip, status.EMPTY, **parts)
 
 
 def _refused(error: RequestError, fields: Fields | None = None) -> Update:

@@ -73,7 +73,7 @@ def _summary(fields: Fields) -> str:
     else:
         values["num_inference_steps"] = fields.steps
         values["guidance_scale"] = int(guidance) if guidance.is_integer() else guidance
-    parts = [f"{i18n.SETTINGS[name].label} {i18n.written(each)}" for name, each in values.items()]
+    parts = [f"{i18n.SETTINGS[name].label} {i18n.written(value)}" for name, value in values.items()]
     style = [] if fields.style == NONE else [i18n.STYLES[fields.style]]
     return " · ".join([*style, *parts])
 
@@ -101,14 +101,14 @@ def connect(
     Returns:
         The event that shows the pictures again.
     """
-    request, asked = gr.State(""), gr.State("")
+    request, query_state = gr.State(""), gr.State("")
 
     def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
         query, request_id = _chosen(event._data)
-        found = link.from_query(dict(parse_qsl(query)), generator.facts, styles)
-        if found is None:
+        result = link.from_query(dict(parse_qsl(query)), generator.facts, styles)
+        if result is None:
             return *((gr.skip(),) * (len(fields) + 2)), "", ""
-        values, notes = found
+        values, notes = result
         return (
             *values.shown(),
             gr.Gallery(selected_index=None),
@@ -118,14 +118,14 @@ def connect(
             query,
         )
 
-    found = [request, files, asked]
-    shown = [*fields, gallery, strip, request, asked]
-    chosen = history.select(bring_back, strip, shown, **AT_ONCE)
-    return chosen.then(again, found, updated, **IN_THE_STRIP)
+    inputs = [request, files, query_state]
+    outputs = [*fields, gallery, strip, request, query_state]
+    choice = history.select(bring_back, strip, outputs, **AT_ONCE)
+    return choice.then(again, inputs, updated, **IN_THE_STRIP)
 
 
 def _chosen(data: object) -> tuple[str, str]:
     """Return the query and the id of the entry that a browser chose; `data` may be anything."""
-    named = data if isinstance(data, dict) else {}
-    query, request_id = (str(named.get(name) or "") for name in ("link", "id"))
+    values = data if isinstance(data, dict) else {}
+    query, request_id = (str(values.get(name) or "") for name in ("link", "id"))
     return query.removeprefix("?"), request_id

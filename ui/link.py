@@ -27,7 +27,7 @@ NAMES = (
     "prompt",
     "negative_prompt",
     "style",
-    *(each.link for each in VALUES),
+    *(setting.link for setting in VALUES),
     "several",
     "size",
     "images",
@@ -42,7 +42,7 @@ def to_query(fields: Fields) -> str:
     """
     if form.read_as_plain(fields.prompt, fields.negative_prompt):
         fields = fields._replace(prompt_syntax=PLAIN)
-    numbers = effective({each.name: getattr(fields, each.link) for each in VALUES})
+    numbers = effective({setting.name: getattr(fields, setting.link) for setting in VALUES})
     values = {
         "prompt": fields.prompt,
         "negative_prompt": fields.negative_prompt,
@@ -54,8 +54,8 @@ def to_query(fields: Fields) -> str:
     }
     if fields.randomise:
         del values["seed"]
-    given = {name: value for name, value in values.items() if value}
-    return "?" + urlencode(given, quote_via=quote, errors="replace")
+    parameters = {name: value for name, value in values.items() if value}
+    return "?" + urlencode(parameters, quote_via=quote, errors="replace")
 
 
 def _short(value: float | str) -> str:
@@ -69,45 +69,45 @@ def from_query(
 
     Return None for a link without settings. Parameters of other names are ignored.
     """
-    given = {name: query[name] for name in NAMES if name in query}
-    if not given:
+    parameters = {name: query[name] for name in NAMES if name in query}
+    if not parameters:
         return None
-    given = with_own_names(given)
+    parameters = with_own_names(parameters)
     notes: list[str] = []
 
     def value(setting: Setting) -> Any:
-        text = given.get(setting.link)
+        text = parameters.get(setting.link)
         if text is None:
             return "" if isinstance(setting, Choice) else None  # the model's own
-        if (why := _unusable(setting, text)) is None:
+        if (message := _unusable(setting, text)) is None:
             return setting.kind(text)
-        notes.append(i18n.translate(why))
+        notes.append(i18n.translate(message))
         return None
 
-    def one_of(name: str, known: list[str]) -> str:
-        text = given.get(name, known[0])
-        if text in known:
+    def one_of(name: str, choices: list[str]) -> str:
+        text = parameters.get(name, choices[0])
+        if text in choices:
             return text
-        params: dict[str, Param] = {"field": name, "value": text, "choices": known}
+        params: dict[str, Param] = {"field": name, "value": text, "choices": choices}
         notes.append(i18n.translate(Message(Code.UNKNOWN_CHOICE, params)))
-        return known[0]
+        return choices[0]
 
-    found = Settings(
-        prompt=given.get("prompt", ""),
-        negative_prompt=given.get("negative_prompt", ""),
+    query_settings = Settings(
+        prompt=parameters.get("prompt", ""),
+        negative_prompt=parameters.get("negative_prompt", ""),
         **{setting.name: value(setting) for setting in VALUES},
     )
     style = one_of("style", list(styles))
-    fields, differences = form.as_fields(found, facts)
+    fields, differences = form.as_fields(query_settings, facts)
     several = one_of("several", ["0", "1"]) == "1"
     sizes = facts.for_known(given.get("model", "")).size_names
     size = one_of("size", [*sizes])
     size = form.USUAL if size == sizes[0] else size
-    most = facts.images_per_request
-    count = one_of("images", [str(most), *map(str, range(1, most))])
-    images = form.ALL if count == str(most) else int(count)
-    chosen = {"style": style, "several": several, "size": size, "images": images}
-    return fields._replace(**chosen), notes + differences
+    max_images = facts.images_per_request
+    count = one_of("images", [str(max_images), *map(str, range(1, max_images))])
+    images = form.ALL if count == str(max_images) else int(count)
+    changes = {"style": style, "several": several, "size": size, "images": images}
+    return fields._replace(**changes), notes + differences
 
 
 def _unusable(setting: Setting, text: str) -> Message | None:
@@ -140,14 +140,14 @@ def connect(
     """Fill the page's fields from the query of its address, unless the tab kept their values."""
 
     def fill(sender: gr.Request) -> tuple[Any, ...]:
-        found = from_query(sender.query_params, generator.facts, styles)
-        if found is None:
+        result = from_query(sender.query_params, generator.facts, styles)
+        if result is None:
             return (gr.skip(),) * (len(fields) + 1)
-        values, notes = found
+        values, notes = result
         # A text that was typed before this answer came is not overwritten with nothing.
-        typed = {name: gr.skip() for name in _TYPED if name not in sender.query_params}
-        shown = zip(Fields._fields, values.shown(), strict=True)
-        return *(typed.get(name, value) for name, value in shown), _message(notes)
+        kept_texts = {name: gr.skip() for name in _TYPED if name not in sender.query_params}
+        named_values = zip(Fields._fields, values.shown(), strict=True)
+        return *(kept_texts.get(name, value) for name, value in named_values), _message(notes)
 
     draft.select(fill, None, [*fields, message], **AT_ONCE)
 

@@ -83,21 +83,21 @@ def connect_pictures(app: FastAPI, generator: Generator) -> None:
 
     @app.get(f"/{_PICTURES}/{{kind}}/{{name}}", include_in_schema=False)
     async def picture(kind: Pictured, name: str) -> Response:
-        found = await generator.thumbnail(kind, name)
-        if found is None:
+        content = await generator.thumbnail(kind, name)
+        if content is None:
             raise HTTPException(404)
         headers = {"Cache-Control": "max-age=3600"}
-        return Response(found, media_type="image/webp", headers=headers)
+        return Response(content, media_type="image/webp", headers=headers)
 
 
 def titles(loras: str, facts: Facts) -> list[str]:
     """Return the titles of the LoRAs in a text; a LoRA that is not there keeps its name."""
-    known = facts.usable_loras
+    usable_loras = facts.usable_loras
     try:
         names = parse_loras(loras)
     except ValueError:
         return []
-    return [known[name].title if name in known else name for name in names]
+    return [usable_loras[name].title if name in usable_loras else name for name in names]
 
 
 def unknown(names: Iterable[str], facts: Facts) -> list[str]:

@@ -87,8 +87,8 @@ def mount(
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
     )
-    opened, end_streams = guard(app, page, uploads, ApiKeys(keys))
-    _tidy_up(app, opened, uploads, keep_files_s)
+    page_sessions, end_streams = guard(app, page, uploads, ApiKeys(keys))
+    _tidy_up(app, page_sessions, uploads, keep_files_s)
     return end_streams
 
 
@@ -107,7 +107,7 @@ def _pages(generator: Generator, programs: bool) -> dict[str, gr.Blocks]:
     return pages
 
 
-def _tidy_up(app: FastAPI, opened: Sessions, uploads: Uploads, keep_s: float) -> None:
+def _tidy_up(app: FastAPI, page_sessions: Sessions, uploads: Uploads, keep_s: float) -> None:
     """Remove old files and sessions for as long as the application runs."""
     inner = app.router.lifespan_context
 
@@ -116,7 +116,7 @@ def _tidy_up(app: FastAPI, opened: Sessions, uploads: Uploads, keep_s: float) ->
         async with inner(app) as state:
             tidying = [
                 asyncio.create_task(files.remove_old(keep_s, keep_s / 6)),
-                asyncio.create_task(sessions.forget_unused(opened, keep_s, keep_s / 6)),
+                asyncio.create_task(sessions.forget_unused(page_sessions, keep_s, keep_s / 6)),
                 asyncio.create_task(uploads.keep_tidy()),
             ]
             yield state

@@ -32,12 +32,12 @@ def connect(
     network: gr.HTML,
     resume: Callable[..., Any],
     inputs: Sequence[Component],
-    shown: Sequence[Component],
+    outputs: Sequence[Component],
     js: str,
 ) -> Any:
     """Resume a request whose events broke off, with the `inputs` as `js` changes them.
 
-    Return the event of that.
+    Return the event that resumes it.
     """
     # "multiple", because the network may go away again before the last event has ended.
-    return network.select(resume, inputs, shown, js=js, trigger_mode="multiple", **IN_THE_STRIP)
+    return network.select(resume, inputs, outputs, js=js, trigger_mode="multiple", **IN_THE_STRIP)

@@ -151,22 +151,22 @@ def _layout(facts: Facts, kind: Kind) -> Parts:
                     autofocus=True,
                     elem_id="prompt",
                 )
-                its_reading = reading.layout("length")
+                prompt_reading = reading.layout("length")
                 linked = link.layout()
                 offer = restore.layout_offer()
                 fields = form.create(facts, styles_for(kind), prompt)
-                chosen, restorer = chips.layout(facts, fields)
+                chip_buttons, restorer = chips.layout(facts, fields)
             with gr.Column(elem_id="act"):
                 generate = gr.Button(
                     i18n.GENERATE, variant="primary", size="lg", elem_id="generate"
                 )
                 stop = gr.Button(i18n.STOP, size="lg", visible=False, elem_id="stop")
                 strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
-                away = network.layout()
-                entered = waiting.layout()
+                network_note = network.layout()
+                waiting_prompt = waiting.layout()
             with gr.Column(elem_id="more"):
                 beginning.examples(kind)
-                surprised = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
+                surprise_button = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
                 embed, negative_reading = _advanced(fields)
         with gr.Column(elem_id="pictures"):
             with gr.Column(elem_id="stage"):
@@ -189,18 +189,18 @@ def _layout(facts: Facts, kind: Kind) -> Parts:
     gr.HTML(_footer(facts, kind), elem_id="footer", padding=False)
     return Parts(
         prompt=prompt,
-        reading=its_reading,
+        reading=prompt_reading,
         negative_reading=negative_reading,
-        surprise=surprised,
+        surprise=surprise_button,
         form=fields,
-        chips=chosen,
+        chips=chip_buttons,
         linked=linked,
         offer=offer,
         generate=generate,
         stop=stop,
         strip=strip,
-        network=away,
-        waiting=entered,
+        network=network_note,
+        waiting=waiting_prompt,
         previews=previews,
         gallery=gallery,
         pictures=gr.State([]),
@@ -217,17 +217,17 @@ def _layout(facts: Facts, kind: Kind) -> Parts:
 
 
 def _advanced(fields: Form) -> tuple[gr.Checkbox, gr.HTML]:
-    """Lay out what few visitors need.
+    """Lay out the fields that few visitors need.
 
     Returns:
         The choice to save settings in the files, and the line under the negative prompt.
     """
     with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
-        first, negative, *others = _ADVANCED
-        fields.parts[first].render()
-        fields.parts[negative].render()
+        recipe, negative_prompt, *other_names = _ADVANCED
+        fields.parts[recipe].render()
+        fields.parts[negative_prompt].render()
         negative_reading = reading.layout("negative-length")
-        for name in others:
+        for name in other_names:
             fields.parts[name].render()
         looks.layout_all()
         with gr.Accordion(i18n.EXPERT, open=False, elem_id="expert"):
@@ -263,10 +263,10 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         js="() => ''",
         **AT_ONCE,
     )
-    corrected = ("negative_prompt", "seed", "scheduler", "sigma_schedule", "timesteps", "eta")
-    typed = [parts.form.parts[name].input for name in corrected]
+    corrected_names = ("negative_prompt", "seed", "scheduler", "sigma_schedule", "timesteps", "eta")
+    input_events = [parts.form.parts[name].input for name in corrected_names]
     gr.on(
-        [parts.prompt.submit, parts.generate.click, parts.prompt.change, *typed],
+        [parts.prompt.submit, parts.generate.click, parts.prompt.change, *input_events],
         None,
         parts.strip,
         parts.strip,
@@ -284,7 +284,7 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         **AT_ONCE,
     )
     fields = [parts.embedding.kept, parts.app, *parts.form.inputs]
-    sent = gr.on(
+    generate_event = gr.on(
         [parts.prompt.submit, parts.generate.click],
         drawing.for_page,
         fields,
@@ -311,38 +311,38 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
         parts.strip,
         generator,
     )
-    sent_anew = new_seed.then(
+    new_seed_event = new_seed.then(
         drawing.for_page,
         fields,
         parts.updated,
         js=start.WITH_ITS_PICTURE,
         **IN_THE_STRIP,
     )
-    its_start = [parts.app, parts.app, parts.pictures]
-    varied = parts.panel.variations.click(
+    start_inputs = [parts.app, parts.app, parts.pictures]
+    variations_event = parts.panel.variations.click(
         drawing.variations,
-        [*its_start, parts.panel.strength, parts.embedding.kept],
+        [*start_inputs, parts.panel.strength, parts.embedding.kept],
         parts.updated,
         js=start.WITH_KEY_AND_ITS_PICTURE,
         **IN_THE_STRIP,
     )
-    enlarged = parts.panel.larger.click(
+    larger_event = parts.panel.larger.click(
         drawing.larger,
         [parts.app, parts.pictures, parts.embedding.kept],
         parts.updated,
         js=picture_panel.WITH_KEY,
         **IN_THE_STRIP,
     )
-    finished = parts.panel.finish.click(
+    finish_event = parts.panel.finish.click(
         drawing.finish,
-        [*its_start, parts.embedding.kept],
+        [*start_inputs, parts.embedding.kept],
         parts.updated,
         js=start.WITH_KEY_AND_ITS_PICTURE,
         **IN_THE_STRIP,
     )
     link.connect(parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
     parts.history.change(None, [parts.history, parts.app], None, js=history.ANNOUNCE, **AT_ONCE)
-    brought_back = history.connect(
+    history_event = history.connect(
         parts.history,
         parts.gallery,
         parts.strip,
@@ -355,23 +355,23 @@ def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generato
     )
     form.connect(page, parts.form, parts.chips.buttons["size"], generator)
     chips.connect(parts.chips, parts.form, parts.started, parts.app, generator)
-    newest = [parts.request, parts.embedding.kept, parts.asked]
-    found = parts.request.select(
-        drawing.again, newest, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP
+    request_inputs = [parts.request, parts.embedding.kept, parts.asked]
+    reload_event = parts.request.select(
+        drawing.again, request_inputs, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP
     )
-    resumed = network.connect(
-        parts.network, drawing.resume, newest, parts.updated, history.WITH_LINK
+    resume_event = network.connect(
+        parts.network, drawing.resume, request_inputs, parts.updated, history.WITH_LINK
     )
-    waited = waiting.connect(
+    waiting_event = waiting.connect(
         parts.waiting, drawing.waited, fields, parts.updated, start.WITH_PICTURE
     )
-    for drawn in (
-        *(sent, sent_anew, varied, enlarged, finished),
-        *(brought_back, found, resumed, waited),
+    for event in (
+        *(generate_event, new_seed_event, variations_event, larger_event, finish_event),
+        *(history_event, reload_event, resume_event, waiting_event),
     ):
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
         buttons = [parts.generate, parts.stop]
-        drawn.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)
+        event.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)
     parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
 
 
@@ -382,8 +382,8 @@ def _header(facts: Facts, kind: Kind) -> str:
     names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
-    shown = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
-    data = json.dumps(shown | {"looks": looks.texts(), "live": live.texts()})
+    page_data = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
+    data = json.dumps(page_data | {"looks": looks.texts(), "live": live.texts()})
     title, line, data = map(escape, (i18n.title(facts), i18n.model_line(facts, kind), data))
     masks = " data-masks" if facts.needs_mask else ""
     return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
@@ -396,8 +396,8 @@ def _footer(facts: Facts, kind: Kind) -> str:
 
 def _licence(facts: Facts, kind: Kind) -> str:
     # Models that are made from SDXL and named after it may have other licences.
-    of_its_kind = kind is Kind.MINIATURE or facts.name in _PUBLISHED
-    if kind not in _LICENCES or not of_its_kind:
+    is_published = kind is Kind.MINIATURE or facts.name in _PUBLISHED
+    if kind not in _LICENCES or not is_published:
         return escape(i18n.OWN_LICENCE)
     name, address = _LICENCES[kind]
     text = escape(f"{i18n.LICENCE}: {name}")

@@ -58,20 +58,20 @@ def connect(
     """Keep the lines under the prompt and the negative prompt up to date."""
 
     async def length(sender: gr.Request, *values: Any) -> tuple[str, str]:
-        given = zip(_FIELDS, values, strict=True)
+        pairs = zip(_FIELDS, values, strict=True)
         # A text field that was never in view may be sent as None.
-        sent = {name: value for name, value in given if value is not None}
-        return await told(Fields(**sent), Visitor.behind(sender).address, generator, styles)
+        named_values = {name: value for name, value in pairs if value is not None}
+        return await told(Fields(**named_values), Visitor.behind(sender).address, generator, styles)
 
     fields = [form.parts[name] for name in _FIELDS]
     at, steps = _FIELDS.index("steps"), form.parts["steps"]
-    least, most = int(steps.minimum), int(steps.maximum)
+    min_steps, max_steps = int(steps.minimum), int(steps.maximum)
     gr.on(
-        [each.change for each in fields],
+        [field.change for field in fields],
         length,
         fields,
         lines,
-        js=_WITHIN % (at, least, at, least, most),
+        js=_WITHIN % (at, min_steps, at, min_steps, max_steps),
         trigger_mode="always_last",
         **AT_ONCE,
     )
@@ -82,7 +82,7 @@ async def told(
 ) -> tuple[str, str]:
     """Return the HTML of both lines, about the prompts with the words of the style.
 
-    There is none about prompts that are refused, or while an address asks too often.
+    Both are empty for prompts that are refused, and while an address asks too often.
     """
     model, negative = generator.facts, fields.negative_prompt
     if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
@@ -91,30 +91,30 @@ async def told(
     # Tags of LoRAs are taken in any syntax.
     untagged = lines if fields.prompt_syntax == A1111 else [*map(form.without_tags, lines)]
     style = styles[fields.style]
-    prompts = [style.apply(each, "")[0] for each in untagged]
+    prompts = [style.apply(text, "")[0] for text in untagged]
     negatives = [style.apply("", negative)[1]] if negative.strip() else []
     try:
         steps = _steps(fields, model)
-        shown = [
+        html_lines = [
             await _line(texts, typed, fields.prompt_syntax, steps, address, generator)
             for texts, typed in ((prompts, untagged), (negatives, [negative]))
         ]
     except (InputError, RequestError):  # Generate tells why
         return status.EMPTY, status.EMPTY
-    return shown[0], shown[1]
+    return html_lines[0], html_lines[1]
 
 
 def _steps(fields: Fields, facts: Facts) -> int:
     """Return the number of steps that the fields ask for, which may be any."""
-    typed, timesteps = fields.steps, fields.timesteps
-    steps = int(min(typed if typed >= 1 else 1, facts.max_inference_steps))
-    asked = GenerateRequest(
+    typed_steps, timesteps = fields.steps, fields.timesteps
+    steps = int(min(typed_steps if typed_steps >= 1 else 1, facts.max_inference_steps))
+    request = GenerateRequest(
         "",
         num_inference_steps=None if fields.recipe else steps,
         timesteps=timesteps,
         recipe=fields.recipe,
     )
-    return min(max(with_recipe(asked, facts.recipes).steps, 1), facts.max_inference_steps)
+    return min(max(with_recipe(request, facts.recipes).steps, 1), facts.max_inference_steps)
 
 
 async def _line(
@@ -125,66 +125,66 @@ async def _line(
     address: str,
     generator: Generator,
 ) -> str:
-    """Return the HTML about texts, which are those `typed` and the words of the style."""
+    """Return the HTML about texts, which are the `typed` ones with the words of the style."""
     workers = readers.of_prompts()
-    found: list[str] = []
+    readings: list[str] = []
     lengths: list[Length] = []
     for text in texts:
-        found += await workers.run(address, partial(_read, text, syntax, steps))
+        readings += await workers.run(address, partial(_read, text, syntax, steps))
         async with workers.turn(address):
             length = await generator.measure(text, syntax, steps)
         lengths += [] if length is None else [length]
-    longest = max(lengths, key=lambda each: each.tokens, default=None)
+    longest = max(lengths, key=lambda length: length.tokens, default=None)
     unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, generator.facts))
-    said = status.reading([*dict.fromkeys(found)]) + status.length(longest)
-    return said + status.unknown(unknown)
+    html = status.reading([*dict.fromkeys(readings)]) + status.length(longest)
+    return html + status.unknown(unknown)
 
 
 def _unknown(texts: Sequence[str], syntax: str, steps: int, model: Facts) -> list[str]:
     """Return the words of texts that the model does not know."""
     if not model.words:
         return []
-    found = unknown_words([explain(text, syntax, steps) for text in texts], model.words)
+    words = unknown_words([explain(text, syntax, steps) for text in texts], model.words)
     # LoRAs and embeddings bring words of their own.
-    brought = [word for lora in model.loras for word in lora.words]
-    brought += [embedding.name for embedding in model.embeddings]
-    own = f" {' '.join(brought).replace(',', ' ').lower()} "
-    return [word for word in found if f" {word.lower()} " not in own]
+    added_words = [word for lora in model.loras for word in lora.words]
+    added_words += [embedding.name for embedding in model.embeddings]
+    known_words = f" {' '.join(added_words).replace(',', ' ').lower()} "
+    return [word for word in words if f" {word.lower()} " not in known_words]
 
 
 def _read(text: str, syntax: str, steps: int) -> list[str]:
     return parts(explain(text, syntax, steps))
 
 
-def parts(found: Explanation) -> list[str]:
-    """Return what there is to say about how a prompt is read: nothing about plain text."""
-    sections = [section for text in found.texts for section in text.sections]
+def parts(explanation: Explanation) -> list[str]:
+    """Return phrases that say how a prompt is read; a plain text has none."""
+    sections = [section for text in explanation.texts for section in text.sections]
     weights = dict.fromkeys(
         _weighted(words, fragment.weight)
         for section in sections
         for fragment in section
         if fragment.weight != 1 and (words := fragment.text.strip(string.whitespace + ",.;"))
     )
-    breaks = max(len(text.sections) for text in found.texts)
+    breaks = max(len(text.sections) for text in explanation.texts)
     loras = [
         f"LoRA {name} {' / '.join(dict.fromkeys(map(_number, weights)))}"
-        for name, weights in found.loras.items()
+        for name, weights in explanation.loras.items()
     ]
     return [
         *islice(weights, _MOST),
         *(["…"] if len(weights) > _MOST else []),
-        *_changes(found.texts),
+        *_changes(explanation.texts),
         *([i18n.sections(breaks)] if breaks > 1 else []),
         *loras,
-        *map(_choice, found.lists),
+        *map(_choice, explanation.lists),
     ]
 
 
-def _choice(found: str) -> str:
-    """Return a list of a prompt as its options, of which the seed chooses."""
-    options, count = options_of(found)
-    shown = [short(each.strip(), _QUOTED) or i18n.NOTHING for each in options[:_MOST]]
-    return i18n.one_of(", ".join([*shown, *(["…"] if len(options) > _MOST else [])]), count)
+def _choice(text: str) -> str:
+    """Return the options of a list in a prompt; the seed chooses one of them."""
+    options, count = options_of(text)
+    option_texts = [short(option.strip(), _QUOTED) or i18n.NOTHING for option in options[:_MOST]]
+    return i18n.one_of(", ".join([*option_texts, *(["…"] if len(options) > _MOST else [])]), count)
 
 
 def _weighted(words: str, weight: float) -> str:
@@ -200,24 +200,30 @@ def _changes(texts: Sequence[Text]) -> list[str]:
     """Return the words that change during the run, each with its steps."""
     if len(texts) == 1:
         return []
-    changing = [short(each, _QUOTED) for each in _differences([_words(text) for text in texts])]
+    changing_words = [
+        short(words, _QUOTED) for words in _differences([_words(text) for text in texts])
+    ]
     runs = [(text.steps[0], text.steps[-1], len(text.steps)) for text in texts]
-    if any(last - first + 1 > count for first, last, count in runs):
-        return [i18n.in_turn([each or i18n.NOTHING for each in changing])]
-    told = zip(runs, changing, strict=True)
-    return [i18n.in_steps(first, last, words) for (first, last, _), words in told if words]
+    if any(last_step - first_step + 1 > count for first_step, last_step, count in runs):
+        return [i18n.in_turn([words or i18n.NOTHING for words in changing_words])]
+    pairs = zip(runs, changing_words, strict=True)
+    return [
+        i18n.in_steps(first_step, last_step, words)
+        for (first_step, last_step, _), words in pairs
+        if words
+    ]
 
 
 def _words(text: Text) -> list[str]:
-    return " ".join(each for section in text.sections for each, _ in section).split()
+    return " ".join(words for section in text.sections for words, _ in section).split()
 
 
 def _differences(texts: Sequence[list[str]]) -> list[str]:
     """Return texts of words without the words with which all of them begin and end."""
     start = _shared(texts)
-    rest = [words[start:] for words in texts]
-    end = _shared([words[::-1] for words in rest])
-    return [" ".join(words[: len(words) - end]) for words in rest]
+    remainders = [words[start:] for words in texts]
+    end = _shared([words[::-1] for words in remainders])
+    return [" ".join(words[: len(words) - end]) for words in remainders]
 
 
 def _shared(texts: Sequence[list[str]]) -> int:

@@ -79,7 +79,7 @@ def from_picture(path: Path) -> Settings | None:
     except FileNotFoundError as error:
         raise RestoreError(i18n.UNREADABLE_PICTURE) from error
     try:
-        found = metadata.read(upload)
+        picture_settings = metadata.read(upload)
     except TooLargeError as error:
         raise RestoreError(i18n.TOO_LARGE_A_PICTURE) from error
     except (PictureError, OSError) as error:
@@ -88,7 +88,7 @@ def from_picture(path: Path) -> Settings | None:
         raise RestoreError(i18n.UNREADABLE_SETTINGS) from error
     finally:
         uploads.remove(upload)
-    return None if found is None else settings.bounded(found)
+    return None if picture_settings is None else settings.bounded(picture_settings)
 
 
 def from_text(text: str) -> Settings:
@@ -120,9 +120,9 @@ def layout(facts: Facts) -> Restorer:
         max_lines=6,
         elem_id="restore-text",
     )
-    found = gr.HTML(js_on_load=_TOLD, elem_id="restored", padding=False)
+    result = gr.HTML(js_on_load=_TOLD, elem_id="restored", padding=False)
     use = gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use")
-    return Restorer(file, text, found, use, gr.State(None))
+    return Restorer(file, text, result, use, gr.State(None))
 
 
 def layout_offer() -> Offer:
@@ -181,7 +181,7 @@ def connect(
     restorer.found.clear(None, None, [restorer.found, restorer.use], js=_EMPTY, **AT_ONCE)
     restorer.text.change(of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
     restorer.use.click(
-        lambda chosen: apply(chosen, generator.facts, styles),
+        lambda values: apply(values, generator.facts, styles),
         restorer.settings,
         [*fields, strip],
         **AT_ONCE,
@@ -213,15 +213,15 @@ def _of_picture(dropped: dict[str, Any] | None, styles: Mapping[str, Style]) -> 
     """Read a picture; `dropped` is Gradio's `FileData` as JSON."""
     path = Path((dropped or {}).get("path") or "")
     label = i18n.RESTORE_ITS_SETTINGS
-    shown, *others = _shown(lambda: from_picture(path), label, styles)
+    html, *rest = _shown(lambda: from_picture(path), label, styles)
     # `start/tools.js` tells these settings from those of a text.
-    return shown and f"<div data-of-picture>{shown}</div>", *others
+    return html and f"<div data-of-picture>{html}</div>", *rest
 
 
 def _refused(event: gr.EventData) -> tuple[Any, ...]:
     """Say why the browser did not send a file; the event names the reason."""
-    large = event._data == "too large"
-    return _not_found(i18n.TOO_LARGE_A_PICTURE if large else i18n.UNREADABLE_PICTURE)
+    is_large = event._data == "too large"
+    return _not_found(i18n.TOO_LARGE_A_PICTURE if is_large else i18n.UNREADABLE_PICTURE)
 
 
 def _of_text(text: str | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
@@ -234,21 +234,21 @@ def _shown(
     find: Callable[[], Settings | None], label: str, styles: Mapping[str, Style]
 ) -> tuple[str, Any, Settings | None]:
     try:
-        found = find()
+        picture_settings = find()
     except RestoreError as error:
         return _not_found(str(error))
-    if found is None:
+    if picture_settings is None:
         return _nothing()
-    own = typed(styles.values(), found.prompt, found.negative_prompt)
-    shown = settings.as_html(found, own)
-    if settings.is_shortened(found):
-        shown += status.warning(i18n.shortened(MAX_CHARACTERS))
-    return shown, gr.Button(label, visible=True), found
+    words = typed(styles.values(), picture_settings.prompt, picture_settings.negative_prompt)
+    html = settings.as_html(picture_settings, words)
+    if settings.is_shortened(picture_settings):
+        html += status.warning(i18n.shortened(MAX_CHARACTERS))
+    return html, gr.Button(label, visible=True), picture_settings
 
 
 def _nothing() -> tuple[str, Any, None]:
     return status.EMPTY, gr.Button(visible=False), None
 
 
-def _not_found(why: str) -> tuple[str, Any, None]:
-    return status.warning(why), gr.Button(visible=False), None
+def _not_found(message: str) -> tuple[str, Any, None]:
+    return status.warning(message), gr.Button(visible=False), None

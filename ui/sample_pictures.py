@@ -43,11 +43,11 @@ class Samples:
 
     def connect(self, app: FastAPI, kind: Kind) -> None:
         """Add the route that serves these pictures."""
-        known = {address: _HERE / address for address in self.addresses(kind).values()}
+        files = {address: _HERE / address for address in self.addresses(kind).values()}
 
         @app.get(f"/{self.folder}/{{kind}}/{{name}}", include_in_schema=False)
         async def picture(kind: str, name: str) -> FileResponse:
-            if not (file := known.get(f"{self.folder}/{kind}/{name}")):
+            if not (file := files.get(f"{self.folder}/{kind}/{name}")):
                 raise HTTPException(404)
             return FileResponse(file, headers={"Cache-Control": "max-age=86400"})
 

@@ -8,8 +8,8 @@ from serving.settings import Options
 from ui.mount import mount
 
 
-def build(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> Server:
-    """Return a server of the page and the APIs with the options `chosen`.
+def build(generator: Generator, observer: Observer, keys: list[str], options: Options) -> Server:
+    """Return a server of the page and the APIs.
 
     Importing this module imports Gradio, which reads the environment: prepare that before.
     """
@@ -17,28 +17,28 @@ def build(generator: Generator, observer: Observer, keys: list[str], chosen: Opt
         generator,
         observer,
         keys=keys,
-        cors_origins=chosen.cors_origins,
-        trusted_proxies=chosen.trusted_proxies,
-        passes_on=bool(chosen.backend_urls),
-        on_space=chosen.on_space,
-        a1111=chosen.a1111_api,
-        allowed_hosts=(*chosen.allowed_hosts, chosen.host, chosen.space_host),
+        cors_origins=options.cors_origins,
+        trusted_proxies=options.trusted_proxies,
+        passes_on=bool(options.backend_urls),
+        on_space=options.on_space,
+        a1111=options.a1111_api,
+        allowed_hosts=(*options.allowed_hosts, options.host, options.space_host),
     )
-    at = chosen.host, chosen.port
+    at = options.host, options.port
     end_streams = mount(
         app,
         generator,
         *at,
-        chosen.keep_files,
-        programs=chosen.page_api != "off",
-        keys=keys if chosen.page_api == "keys" else (),
+        options.keep_files,
+        programs=options.page_api != "off",
+        keys=keys if options.page_api == "keys" else (),
     )
     return Server(
         app,
         generator,
         *at,
-        chosen.stop_within,
+        options.stop_within,
         end_streams,
         ANSWERS_ON_S,
-        behind_proxy=chosen.trusted_proxies > 0,
+        behind_proxy=options.trusted_proxies > 0,
     )

@@ -22,17 +22,17 @@ def of_image(image: Image) -> Settings:
 
 
 def of_request(request: Request, index: int, facts: Facts) -> Settings:
-    """Return the settings of a request's picture that is not finished."""
+    """Return the settings of an unfinished picture of a request."""
     facts = facts.for_known(request.model)
     if request.recipe in facts.recipe_names:  # its LoRA may be gone by now
         request = with_recipe(request, facts.recipes)
     values = request.of_picture(index) | _drawn_with(request, facts)
-    drawn = effective({each.name: values[each.name] for each in VALUES})
+    effective_values = effective({setting.name: values[setting.name] for setting in VALUES})
     width, height = request.size or facts.sizes[0]
     return Settings(
         prompt=values["prompt"],
         negative_prompt=values["negative_prompt"] or "",
-        **drawn | {"model": request.model or facts.name},
+        **effective_values | {"model": request.model or facts.name},
         width=width,
         height=height,
         vae=facts.vae,
@@ -46,8 +46,8 @@ def _drawn_with(request: Request, facts: Facts) -> dict[str, str]:
     """Return the scheduler and the sigma schedule that draw a request, "" for the default one."""
     name = request.scheduler or facts.scheduler
     spaces_sigmas = name in SCHEDULERS and SCHEDULERS[name].sigma_schedules
-    own = facts.sigma_schedule if spaces_sigmas and not request.timesteps else ""
-    sigmas = request.sigma_schedule or own
+    default_sigmas = facts.sigma_schedule if spaces_sigmas and not request.timesteps else ""
+    sigmas = request.sigma_schedule or default_sigmas
     return {
         "scheduler": name if name in SCHEDULERS else "",
         "sigma_schedule": "" if sigmas == DEFAULT_SIGMAS else sigmas,
@@ -85,9 +85,9 @@ def described(settings: Settings, style: str = NONE) -> list[tuple[str, str]]:
         values["style"] = i18n.STYLES[style]
     if settings.width is not None and settings.height is not None:
         values["size"] = i18n.size((settings.width, settings.height))
-    found = ((name, words.label, values.get(name)) for name, words in i18n.SETTINGS.items())
+    entries = ((name, words.label, values.get(name)) for name, words in i18n.SETTINGS.items())
     return [
-        (label, _written(name, value)) for name, label, value in found if value not in (None, "")
+        (label, _written(name, value)) for name, label, value in entries if value not in (None, "")
     ]
 
 
@@ -107,12 +107,12 @@ def as_html(
     The prompts are shown as they were `typed`, if that is known, and copied as the model read them.
     In the same way `size` is shown in place of the size that was drawn.
     """
-    shown = bounded(as_typed(settings, typed) if typed else settings)
+    shown_settings = bounded(as_typed(settings, typed) if typed else settings)
     if size is not None:
-        shown = replace(shown, width=size[0], height=size[1])
+        shown_settings = replace(shown_settings, width=size[0], height=size[1])
     rows = "".join(
         f'<dt>{escape(name)}</dt><dd dir="auto">{escape(value)}</dd>'
-        for name, value in described(shown, typed.style if typed else NONE)
+        for name, value in described(shown_settings, typed.style if typed else NONE)
     )
     text = metadata.to_text(bounded(settings))
     return f"<dl>{rows}</dl>{_copies('copy', text, i18n.COPY_SETTINGS)}"
@@ -123,6 +123,6 @@ def link_button(query: str) -> str:
     return _copies("link", query, i18n.COPY_LINK)
 
 
-def _copies(what: str, content: str, label: str) -> str:
+def _copies(kind: str, content: str, label: str) -> str:
     content, label, copied = map(escape, (content, label, i18n.COPIED))
-    return f'<button type="button" data-{what}="{content}" data-copied="{copied}">{label}</button>'
+    return f'<button type="button" data-{kind}="{content}" data-copied="{copied}">{label}</button>'

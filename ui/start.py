@@ -97,8 +97,8 @@ class Start:
         Raises:
             RequestError: if a file cannot be used, or too many are being opened.
         """
-        given = Input(self.image, self.mask, any_size=True)
-        return await inputs.shared().added(request, given, facts)
+        picture = Input(self.image, self.mask, any_size=True)
+        return await inputs.shared().added(request, picture, facts)
 
 
 def layout(facts: Facts) -> gr.HTML:
@@ -175,7 +175,7 @@ _FILES = {file.name: file.read_bytes() for file in sorted(TOOLS.iterdir())}
 _DIGEST = hashlib.sha256(b"\0".join(_FILES.values())).hexdigest()[:16]
 
 
-async def take(sent: object) -> Start | None:
+async def take(data: object) -> Start | None:
     """Return the picture that a browser sent; its files are deleted. Return None for none.
 
     A `Start` that was made here is returned as it is.
@@ -183,22 +183,22 @@ async def take(sent: object) -> Start | None:
     Raises:
         RequestError: if the browser could not send it, or sent something else.
     """
-    if isinstance(sent, Start):
-        return sent
-    if not isinstance(sent, dict):
+    if isinstance(data, Start):
+        return data
+    if not isinstance(data, dict):
         return None
-    if sent.get("gone"):
+    if data.get("gone"):
         raise RequestError(Message(Code.INPUT_GONE), ErrorKind.UNKNOWN, field="image")
-    if "failed" in sent:
-        failure = _FAILURES.get(_number(sent["failed"]), Message(Code.UPLOAD_TOO_SLOW))
+    if "failed" in data:
+        failure = _FAILURES.get(_number(data["failed"]), Message(Code.UPLOAD_TOO_SLOW))
         raise RequestError(failure, field="image")
-    image, mask = [await content(name, sent.get(name)) for name in ("image", "mask")]
+    image, mask = [await content(name, data.get(name)) for name in ("image", "mask")]
     if image is None:
         return None
-    found, strength = str(sent.get("id")), sent.get("strength")
+    start_id, strength = str(data.get("id")), data.get("strength")
     if not isinstance(strength, int | float) or not 0 < strength <= 1:
         strength = STRENGTH
-    return Start(found if _ID.fullmatch(found) else "", image, mask, strength)
+    return Start(start_id if _ID.fullmatch(start_id) else "", image, mask, strength)
 
 
 def larger_size(size: tuple[int | None, int | None], facts: Facts) -> tuple[int, int] | None:
@@ -209,16 +209,16 @@ def larger_size(size: tuple[int | None, int | None], facts: Facts) -> tuple[int,
     width, height = size
     if not (width and height) or facts.needs_mask:
         return None
-    fitting = [
+    fitting_sizes = [
         (wide, high)
         for wide, high in facts.sizes
         if wide > width and abs(math.log(wide * height / (high * width))) < _SAME_SHAPE
     ]
-    return min(fitting, default=None)
+    return min(fitting_sizes, default=None)
 
 
 def to_enlarge(file: Path, steps: int) -> Start:
-    """Return a finished picture as one to start from in a larger size, drawn in so many steps.
+    """Return a finished picture, which was drawn in `steps` steps, as one to enlarge.
 
     Raises:
         RequestError: if its file is gone.

@@ -52,8 +52,8 @@ def length(length: Length | None) -> str:
         count = i18n.length(length.tokens, length.limit, length.chunks)
         return f'<p class="length">{escape(count)}</p>'
     left_out = i18n.truncated(short(length.left_out, _QUOTED))
-    said = f"{i18n.too_long(length.limit)}. {left_out}"
-    return f'<p class="length over" role="status">{escape(said)}</p>'
+    message = f"{i18n.too_long(length.limit)}. {left_out}"
+    return f'<p class="length over" role="status">{escape(message)}</p>'
 
 
 def reading(parts: Sequence[str]) -> str:
@@ -67,9 +67,9 @@ def unknown(words: Sequence[str]) -> str:
         return EMPTY
     # Not "and 1 more": the word itself takes as much room.
     count = len(words) if len(words) <= _MOST_UNKNOWN + 1 else _MOST_UNKNOWN
-    shown = ", ".join(short(word, _LONGEST_UNKNOWN) for word in words[:count])
-    said = i18n.unknown(shown, len(words) - count)
-    return f'<span hidden data-unknown="{escape(said)}"></span>'
+    word_list = ", ".join(short(word, _LONGEST_UNKNOWN) for word in words[:count])
+    message = i18n.unknown(word_list, len(words) - count)
+    return f'<span hidden data-unknown="{escape(message)}"></span>'
 
 
 def note(text: str) -> str:

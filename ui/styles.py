@@ -35,12 +35,16 @@ class Style:
         return self.prompt.replace("{prompt}", prompt), ", ".join(filter(None, parts))
 
     def remove(self, prompt: str, negative: str) -> tuple[str, str] | None:
-        """Return the prompts that `apply` made these of; None if they lack the style's words."""
+        """Undo `apply`: return the visitor's words, or None if the prompts lack the style's."""
         before, after = self.prompt.split("{prompt}")
         words = prompt.removeprefix(before).removesuffix(after)
         added = f", {self.negative}" if self.negative else ""
-        own = f", {negative}".removesuffix(added).removeprefix(", ")
-        return (words, own) if self.apply(words, own) == (prompt, negative) else None
+        negative_words = f", {negative}".removesuffix(added).removeprefix(", ")
+        return (
+            (words, negative_words)
+            if self.apply(words, negative_words) == (prompt, negative)
+            else None
+        )
 
 
 _PLAIN = Style(NONE, "{prompt}")
@@ -125,6 +129,6 @@ def typed(styles: Iterable[Style], prompt: str, negative: str) -> Typed:
 
     If the prompts have the words of several styles, the style with most words is returned.
     """
-    longest = sorted(styles, key=lambda each: -len(each.prompt + each.negative))
-    found = ((each.remove(prompt, negative), each.name) for each in longest)
-    return next((Typed(*own, name) for own, name in found if own), Typed(prompt, negative))
+    longest = sorted(styles, key=lambda style: -len(style.prompt + style.negative))
+    removals = ((style.remove(prompt, negative), style.name) for style in longest)
+    return next((Typed(*words, name) for words, name in removals if words), Typed(prompt, negative))

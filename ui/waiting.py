@@ -32,11 +32,11 @@ def connect(
     waiting: gr.HTML,
     draw: Callable[..., Any],
     inputs: Sequence[Component],
-    shown: Sequence[Component],
+    outputs: Sequence[Component],
     js: str,
 ) -> Any:
     """Draw the waiting prompt when its turn comes, with the `inputs` as `js` changes them.
 
-    Return the event of that.
+    Return the event that draws it.
     """
-    return waiting.select(draw, inputs, shown, js=js, trigger_mode="multiple", **IN_THE_STRIP)
+    return waiting.select(draw, inputs, outputs, js=js, trigger_mode="multiple", **IN_THE_STRIP)

@@ -62,7 +62,9 @@ class CheckedCalls:
     ) -> None:
         self._app = app
         # Functions of the browser alone have no `fn`: the page never calls them here.
-        self._functions = {index: each for index, each in page.fns.items() if each.fn is not None}
+        self._functions = {
+            index: function for index, function in page.fns.items() if function.fn is not None
+        }
         self._public = {
             function.api_name: function
             for function in page.fns.values()
@@ -70,7 +72,10 @@ class CheckedCalls:
         }
         endpoints = page.get_api_info()["named_endpoints"]
         self._parameters = {
-            name: {each["parameter_name"]: each for each in endpoints[f"/{name}"]["parameters"]}
+            name: {
+                parameter["parameter_name"]: parameter
+                for parameter in endpoints[f"/{name}"]["parameters"]
+            }
             for name in self._public
         }
         self._sessions = sessions
@@ -94,9 +99,9 @@ class CheckedCalls:
         path, method = scope["path"], scope["method"]
         sender = Request(scope)
         address = address_of(sender)
-        if method == "POST" and (named := _CALL.fullmatch(path)):
+        if method == "POST" and (call := _CALL.fullmatch(path)):
             body = await _read(receive)
-            fields = self._checked(named, body, sender)
+            fields = self._checked(call, body, sender)
             checked = encoded(fields)
             inner = _with_body(scope, checked), _replayed(checked, receive)
             await self._app(*inner, self._noting(address, send))
@@ -119,44 +124,44 @@ class CheckedCalls:
 
         Gradio does so if another stream of the same session has ended.
         """
-        started = False
+        has_started = False
 
         async def send_noting(message: types.Message) -> None:
-            nonlocal started
-            started = True
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
             await self._app(scope, receive, send_noting)
         except Exception as error:
-            if not started:
+            if not has_started:
                 raise
             log.info("A stream of events broke off: %r", error)
             await send({"type": "http.response.body", "body": b""})
 
-    def _checked(self, named: re.Match[str], body: Any, sender: Request) -> dict[str, Any]:
-        """Return the fields of a body that were checked; Gradio sees only these."""
+    def _checked(self, call: re.Match[str], body: Any, sender: Request) -> dict[str, Any]:
+        """Check a call's body, and return those of its fields that Gradio may see."""
         address = address_of(sender)
         if not isinstance(body, dict):
             _refuse(400, "The body must be a JSON object.")
-        if named["kind"] == "call/v2":
-            self._check_key(named, self._named(named["name"]), sender)
+        if call["kind"] == "call/v2":
+            self._check_key(call, self._named(call["name"]), sender)
             self._check_crowd("", address)
-            self._check_arguments(named["name"], body)
+            self._check_arguments(call["name"], body)
             self._check_files(body)
             return body
         fields = {name: body[name] for name in _FIELDS & body.keys()}
         _check_ids(fields)
-        if named["kind"] == "call":
+        if call["kind"] == "call":
             fields.pop("fn_index", None)  # Gradio goes by the name there
         # The page names a function by its number, programs by its name.
-        if named["kind"] == "queue/join" or "fn_index" in fields:
+        if call["kind"] == "queue/join" or "fn_index" in fields:
             function = self._functions.get(fields.get("fn_index", -1))
             if function is None:
                 _refuse(404, "There is no function with this number.")
         else:
-            function = self._named(named["name"])
-        self._check_key(named, function, sender)
+            function = self._named(call["name"])
+        self._check_key(call, function, sender)
         if (session := fields.get("session_hash")) is not None:
             self._check_session(session, address)
         self._check_crowd(session or "", address)
@@ -165,13 +170,13 @@ class CheckedCalls:
         _objects(fields.get("event_data"))
         return fields
 
-    def _check_key(self, named: re.Match[str], function: BlockFunction, sender: Request) -> None:
-        """Refuse a call that only programs make without a key, if there are keys.
+    def _check_key(self, call: re.Match[str], function: BlockFunction, sender: Request) -> None:
+        """Refuse a program's call without a key, if there are keys.
 
-        They call a function by its name, or one that has a queue without the queue.
+        Only programs call a function by its name, or call one that has a queue without the queue.
         """
         if function.api_visibility == "public" or (
-            function.queue and named["kind"] in ("api", "run")
+            function.queue and call["kind"] in ("api", "run")
         ):
             self._keys.visitor(sender)
 
@@ -192,12 +197,12 @@ class CheckedCalls:
 
     def _check_arguments(self, name: str, body: dict[str, Any]) -> None:
         parameters = self._parameters[name]
-        for given in body:
-            if given not in parameters:
+        for argument in body:
+            if argument not in parameters:
                 names = ", ".join(parameters)
-                _refuse(422, f"{given[:40]!r} is not a parameter; expected {names}.")
-        for parameter, about in parameters.items():
-            if parameter not in body and not about.get("parameter_has_default"):
+                _refuse(422, f"{argument[:40]!r} is not a parameter; expected {names}.")
+        for parameter, description in parameters.items():
+            if parameter not in body and not description.get("parameter_has_default"):
                 _refuse(422, f"{parameter!r} is missing.")
 
     def _check_files(self, data: Any) -> None:
@@ -210,8 +215,8 @@ class CheckedCalls:
             if not value.keys() & {"path", "url"}:
                 continue
             path, url = value.get("path"), value.get("url")
-            known = isinstance(path, str) and self._uploads.owns(path)
-            if not known or (url is not None and not _is_address_of(url, str(path))):
+            is_known = isinstance(path, str) and self._uploads.owns(path)
+            if not is_known or (url is not None and not _is_address_of(url, str(path))):
                 _refuse(403, "Only files that were uploaded to this page can be named.")
             value.pop("url", None)
 
@@ -241,11 +246,11 @@ def _check_ids(fields: dict[str, Any]) -> None:
 
 
 def _check_count(fields: dict[str, Any], function: BlockFunction) -> None:
-    data, most = fields.get("data"), len(function.inputs)
+    data, max_count = fields.get("data"), len(function.inputs)
     # Programs may leave out the values that Gradio keeps for them.
-    least = sum(not block.skip_api for block in function.inputs)
-    if not isinstance(data, list) or len(data) not in (least, most):
-        _refuse(422, f"data must be a list of {most} values.")
+    min_count = sum(not block.skip_api for block in function.inputs)
+    if not isinstance(data, list) or len(data) not in (min_count, max_count):
+        _refuse(422, f"data must be a list of {max_count} values.")
 
 
 def _objects(value: Any, depth: int = 0) -> list[dict[str, Any]]:
@@ -253,9 +258,9 @@ def _objects(value: Any, depth: int = 0) -> list[dict[str, Any]]:
     if depth > _MOST_DEPTH:
         _refuse(400, "The body is nested too deeply.")
     if isinstance(value, dict):
-        return [value, *(each for part in value.values() for each in _objects(part, depth + 1))]
+        return [value, *(item for part in value.values() for item in _objects(part, depth + 1))]
     if isinstance(value, list):
-        return [each for part in value for each in _objects(part, depth + 1)]
+        return [item for part in value for item in _objects(part, depth + 1)]
     return []
 
 
@@ -292,14 +297,14 @@ def _with_body(scope: Scope, body: bytes) -> Scope:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives `body` once, and then calls the given `receive`."""
-    given = False
+    """Return a `receive` that gives `body` once, and then calls the real `receive`."""
+    is_sent = False
 
     async def receive_again() -> types.Message:
-        nonlocal given
-        if given:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        given = True
+        is_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again

@@ -45,6 +45,6 @@ def _shell(file: Path) -> str:
     """Return the source of a module that exports the names of `file`, all undefined."""
     [names] = _EXPORTS.findall(file.read_text(encoding="utf-8")[-500:])
     exported = ", ".join(
-        f"nothing as {each.split(' as ')[-1].strip()}" for each in names.split(",")
+        f"nothing as {name.split(' as ')[-1].strip()}" for name in names.split(",")
     )
     return f"const nothing = undefined;\nexport {{ {exported} }};\n"

@@ -26,17 +26,17 @@ def guard(
         The sessions of the page, and a function that ends the streams by which open pages stay in
         touch.
     """
-    [mounted] = [route.app for route in app.routes if isinstance(route, Mount)]
-    assert isinstance(mounted, App)
-    page.app = mounted
+    [page_app] = [route.app for route in app.routes if isinstance(route, Mount)]
+    assert isinstance(page_app, App)
+    page.app = page_app
     # Gradio checks which files a call may name only once it is told that the page is served.
     page.has_launched = True
     refuse_wrong_values(page)
     # Gradio's page is an application of its own, with its own state.
-    mounted.state.translate = app.state.translate
-    mounted.state_holder = sessions = Sessions(page)
-    mounted.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads, keys=keys)
-    mounted.add_middleware(Idempotency)
-    mounted.add_middleware(Delivery)
-    mounted.add_middleware(GZipMiddleware, compresslevel=6)  # Gradio compresses only a part itself
-    return sessions, mounted.stop_event.set
+    page_app.state.translate = app.state.translate
+    page_app.state_holder = sessions = Sessions(page)
+    page_app.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads, keys=keys)
+    page_app.add_middleware(Idempotency)
+    page_app.add_middleware(Delivery)
+    page_app.add_middleware(GZipMiddleware, compresslevel=6)  # Gradio itself compresses only a part
+    return sessions, page_app.stop_event.set

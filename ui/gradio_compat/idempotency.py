@@ -74,17 +74,19 @@ async def _received(receive: Receive) -> Receive:
         messages.append(message)
         if not message.get("more_body", False):  # a disconnect has no such key
             break
-    again = iter(messages)
+    iterator = iter(messages)
 
     async def receive_again() -> Message:
-        return next(again, None) or await receive()
+        return next(iterator, None) or await receive()
 
     return receive_again
 
 
 def _is_success(messages: list[Message]) -> bool:
-    status = next((each["status"] for each in messages if "status" in each), 500)
-    return status < 300 and sum(len(each.get("body", b"")) for each in messages) <= _MOST_BYTES
+    status = next((message["status"] for message in messages if "status" in message), 500)
+    return (
+        status < 300 and sum(len(message.get("body", b"")) for message in messages) <= _MOST_BYTES
+    )
 
 
 def _key(scope: Scope) -> str | None:

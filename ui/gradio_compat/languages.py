@@ -29,16 +29,18 @@ def in_every_language(
             translations[language][key] = str(text)
         return i18n(key)
 
-    first, *_ = pages.values()
-    same = zip(*(page.blocks.values() for page in pages.values()), strict=True)
-    for number, blocks in enumerate(same):
+    first_page, *_ = pages.values()
+    counterparts = zip(*(page.blocks.values() for page in pages.values()), strict=True)
+    for number, blocks in enumerate(counterparts):
         for name in _TRANSLATED:
-            texts = [getattr(each, name, None) for each in blocks]
+            texts = [getattr(block, name, None) for block in blocks]
             if (key := keyed(f"{name}-{number}", texts)) is not None:
                 setattr(blocks[0], name, key)
-        named = [[name for name, _ in getattr(each, "choices", None) or ()] for each in blocks]
-        for i, texts in enumerate(zip(*named, strict=True)):
+        choice_names = [
+            [name for name, _ in getattr(block, "choices", None) or ()] for block in blocks
+        ]
+        for i, texts in enumerate(zip(*choice_names, strict=True)):
             if (key := keyed(f"choice-{number}-{i}", texts)) is not None:
                 choices = getattr(blocks[0], "choices")  # noqa: B009
                 choices[i] = key, choices[i][1]
-    return first, i18n
+    return first_page, i18n

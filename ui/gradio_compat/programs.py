@@ -15,7 +15,7 @@ def offer(page: gr.Blocks, function: Callable[..., Any], name: str, description:
     page's configuration. Browsers would mount each of them, so they are taken out of the layout.
     """
     api(function, api_name=name, api_description=description)
-    for part in [each for each in page.children if isinstance(each, Api)]:
+    for part in [child for child in page.children if isinstance(child, Api)]:
         page.children.remove(part)
         _hide(part)
 

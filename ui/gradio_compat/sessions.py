@@ -94,20 +94,25 @@ class Sessions(StateHolder):
 
         An address with too many loses the one it used longest ago, unless all are in use.
         """
-        own = self._of.setdefault(address, OrderedDict())
-        own[session] = None
-        own.move_to_end(session)
-        if len(own) > MOST_EACH:
-            return self._forget_idle(own, session)
+        sessions = self._of.setdefault(address, OrderedDict())
+        sessions[session] = None
+        sessions.move_to_end(session)
+        if len(sessions) > MOST_EACH:
+            return self._forget_idle(sessions, session)
         if sum(map(len, self._of.values())) > MOST:
             return self._forget_idle(max(self._of.values(), key=len), session)
         return True
 
-    def _forget_idle(self, own: OrderedDict[str, None], new: str) -> bool:
-        """Forget an address's oldest idle session; if there is none, forget `new`, return False."""
-        idle = next((each for each in own if each != new and not self._in_use(each)), new)
+    def _forget_idle(self, sessions: OrderedDict[str, None], new_session: str) -> bool:
+        """Forget the oldest idle session of `sessions`; without one, forget `new_session`.
+
+        Return whether `new_session` is kept.
+        """
+        idle = next(
+            (key for key in sessions if key != new_session and not self._in_use(key)), new_session
+        )
         self._forget(idle)
-        return idle != new
+        return idle != new_session
 
     def admit_event(self, event: str, address: str) -> None:
         """Note the session that Gradio makes up for a call without one; its id is the event's."""
@@ -117,7 +122,7 @@ class Sessions(StateHolder):
     def is_crowded(self, session: str, address: str) -> bool:
         """Return whether a session, or an address, has as many unfinished calls as it may have."""
         pending = self._queue.pending_event_ids_session
-        of_address = sum(len(pending.get(each, ())) for each in self._of.get(address, ()))
+        of_address = sum(len(pending.get(key, ())) for key in self._of.get(address, ()))
         return len(pending.get(session, ())) >= MOST_CALLS or of_address >= MOST_CALLS_EACH
 
     def has_events(self, session: str) -> bool:
@@ -138,9 +143,11 @@ class Sessions(StateHolder):
     def forget_unused(self, since: datetime) -> None:
         """Forget the sessions that have not been used since `since`."""
         with self.lock:
-            unused = [each for each, used in self.time_last_used.items() if used < since]
-        known = {each for own in self._of.values() for each in own}
-        for session in {*unused, *(known - self.session_data.keys())}:
+            unused_sessions = [
+                session for session, used in self.time_last_used.items() if used < since
+            ]
+        known_sessions = {session for sessions in self._of.values() for session in sessions}
+        for session in {*unused_sessions, *(known_sessions - self.session_data.keys())}:
             if not self._in_use(session):
                 self._forget(session)
         for upload in file_upload_statuses._signals.keys() - file_upload_statuses._statuses.keys():
@@ -157,9 +164,9 @@ class Sessions(StateHolder):
             self.time_last_used.pop(session, None)
         self._queue.pending_messages_per_session.pop(session, None)
         self._queue.pending_event_ids_session.pop(session, None)
-        for address, own in list(self._of.items()):
-            own.pop(session, None)
-            if not own:
+        for address, sessions in list(self._of.items()):
+            sessions.pop(session, None)
+            if not sessions:
                 del self._of[address]
 
 

@@ -144,18 +144,18 @@ def _written(file: UploadFile) -> Path:
     """Write an upload where Gradio expects it: in a folder named after its content's hash."""
     folder = upload_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    new = folder / f"upload-{secrets.token_urlsafe(16)}"
+    copy = folder / f"upload-{secrets.token_urlsafe(16)}"
     try:
-        with new.open("xb") as written:
+        with copy.open("xb") as output:
             while chunk := file.file.read(_CHUNK):
-                written.write(chunk)
-        named = Path(strip_invalid_filename_characters(Path(file.filename or "file").name))
+                output.write(chunk)
+        name = Path(strip_invalid_filename_characters(Path(file.filename or "file").name))
         # Two visitors may upload the same picture: each gets a file of their own.
-        path = folder / hash_file(new) / f"{named.stem}-{secrets.token_hex(8)}{named.suffix}"
+        path = folder / hash_file(copy) / f"{name.stem}-{secrets.token_hex(8)}{name.suffix}"
         path.parent.mkdir(exist_ok=True)
-        return new.rename(path)
+        return copy.rename(path)
     finally:
-        new.unlink(missing_ok=True)
+        copy.unlink(missing_ok=True)
 
 
 def _is_file(path: Path) -> bool:

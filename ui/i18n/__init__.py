@@ -43,9 +43,9 @@ def language() -> str:
 
 def preferred(accept_language: str) -> str:
     """Return the one of `LANGUAGES` for a browser's header, such as "de-CH, fr;q=0.9"."""
-    first = accept_language.partition(",")[0].partition(";")[0]
-    asked = first.strip().partition("-")[0].lower()
-    return asked if asked in LANGUAGES else _ENGLISH
+    first_tag = accept_language.partition(",")[0].partition(";")[0]
+    code = first_tag.strip().partition("-")[0].lower()
+    return code if code in LANGUAGES else _ENGLISH
 
 
 def translate(message: Message) -> str:

@@ -45,23 +45,23 @@ def connect(app: FastAPI) -> None:
 
     @app.get("/pictures/{folder}/{name}", include_in_schema=False)
     async def picture(folder: str, name: str, sender: Request) -> Response:
-        named = _NAME.fullmatch(name)
-        if not _FOLDER.fullmatch(folder) or not named:
+        match = _NAME.fullmatch(name)
+        if not _FOLDER.fullmatch(folder) or not match:
             raise HTTPException(404)
-        path = upload_folder() / folder / f"{named[1]}.png"
+        path = upload_folder() / folder / f"{match[1]}.png"
         address = address_of(sender)
         if not waiting.take(address):
             raise HTTPException(429, headers={"Retry-After": "1"})
         try:
             with i18n.speaking(i18n.preferred(sender.headers.get("Accept-Language", ""))):
                 content = await anyio.to_thread.run_sync(
-                    _content, path, KINDS[named[2]], limiter=one_at_a_time
+                    _content, path, KINDS[match[2]], limiter=one_at_a_time
                 )
         finally:
             waiting.give_back(address)
         return Response(
             content,
-            media_type=f"image/{KINDS[named[2]].lower()}",
+            media_type=f"image/{KINDS[match[2]].lower()}",
             headers={"Content-Disposition": f'attachment; filename="{name}"'},
         )
 

@@ -68,12 +68,12 @@ def connect(
 
 
 def _follow(embed: bool, pictures: list[Picture], facts: Facts) -> tuple[Any, ...]:
-    finished = [each for each in pictures if not each.unfinished]  # all, or none
+    finished = [picture for picture in pictures if not picture.unfinished]  # all, or none
     try:
-        changed = saved.again(finished, embed) if finished else []
+        new_pictures = saved.again(finished, embed) if finished else []
     except (OSError, RequestError):  # files are gone, or there is no room for more
-        changed = []
-    if not changed:
+        new_pictures = []
+    if not new_pictures:
         return (gr.skip(),) * 3
-    gallery = gr.Gallery(saved.for_gallery(changed), selected_index=None)
-    return gallery, changed, picture_panel.texts(changed, facts)
+    gallery = gr.Gallery(saved.for_gallery(new_pictures), selected_index=None)
+    return gallery, new_pictures, picture_panel.texts(new_pictures, facts)

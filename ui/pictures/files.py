@@ -45,13 +45,15 @@ class _Disk:
     def forget_missing(self) -> None:
         """Stop counting the folders that are gone."""
         with self._lock:
-            for folder in [each for each in self._folders if not each.is_dir()]:
+            for folder in [path for path in self._folders if not path.is_dir()]:
                 self._forget(folder)
 
     def _remove_oldest(self, address: str) -> None:
-        oldest = next(each for each, (owner, _) in self._folders.items() if owner == address)
-        shutil.rmtree(oldest, ignore_errors=True)
-        self._forget(oldest)
+        oldest_folder = next(
+            folder for folder, (owner, _) in self._folders.items() if owner == address
+        )
+        shutil.rmtree(oldest_folder, ignore_errors=True)
+        self._forget(oldest_folder)
 
     def _forget(self, folder: Path) -> None:
         address, size = self._folders.pop(folder)

@@ -114,14 +114,14 @@ def connect(
         js=WITH_KEY,
         **AT_ONCE,
     )
-    of_the_picture = [app, pictures]
-    panel.use.click(use, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
-    return panel.new_seed.click(use_anew, of_the_picture, [*fields, strip], js=WITH_KEY, **AT_ONCE)
+    inputs = [app, pictures]
+    panel.use.click(use, inputs, [*fields, strip], js=WITH_KEY, **AT_ONCE)
+    return panel.new_seed.click(use_anew, inputs, [*fields, strip], js=WITH_KEY, **AT_ONCE)
 
 
 def texts(pictures: Sequence[Picture], facts: Facts) -> str:
     """Return HTML with the kind, the links and the settings of each picture, by its key."""
-    return "".join(_text(each, facts) for each in pictures)
+    return "".join(_text(picture, facts) for picture in pictures)
 
 
 def _text(picture: Picture, facts: Facts) -> str:
@@ -129,13 +129,13 @@ def _text(picture: Picture, facts: Facts) -> str:
     note = status.note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
     links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
     width, height = picture.drawn_size
-    alone = link.to_query(fields._replace(images=1))
+    query = link.to_query(fields._replace(images=1))
     began = "" if fields.strength is None else "1"
     return (
         f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, facts)}"'
         f' data-began="{began}" data-start="{escape(picture.start)}"'
         f' data-ratio="{(width or 1) / (height or 1):.3f}">{note}'
-        f'<p class="files">{links}{settings.link_button(alone)}</p>'
+        f'<p class="files">{links}{settings.link_button(query)}</p>'
         f"<details><summary>{escape(i18n.DETAILS)}</summary>"
         f"{settings.as_html(picture.settings, picture.typed, picture.size)}</details></article>"
     )
@@ -152,12 +152,14 @@ def _kind(picture: Picture, facts: Facts) -> str:
     return " ".join(kind for kind, applies in kinds.items() if applies)
 
 
-def apply(chosen: Settings | None, facts: Facts, styles: Mapping[str, Style]) -> tuple[Any, ...]:
+def apply(
+    new_settings: Settings | None, facts: Facts, styles: Mapping[str, Style]
+) -> tuple[Any, ...]:
     """Return new values for the page's fields and its strip, of settings from elsewhere."""
-    if chosen is None:
+    if new_settings is None:
         return (gr.skip(),) * (len(form.Fields._fields) + 1)
-    own = typed(styles.values(), chosen.prompt, chosen.negative_prompt)
-    values, notes = form.as_fields(chosen, facts, own)
+    words = typed(styles.values(), new_settings.prompt, new_settings.negative_prompt)
+    values, notes = form.as_fields(new_settings, facts, words)
     return (*values.shown(), status.taken_over(notes))
 
 
@@ -185,5 +187,5 @@ def _exchange(
 
 def _without_seed(picture: Picture) -> Picture:
     names = ("seed", "variation_seed", "variation_strength", "variation_of")
-    chosen = replace(picture.settings, **dict.fromkeys(names))
-    return replace(picture, settings=chosen)
+    new_settings = replace(picture.settings, **dict.fromkeys(names))
+    return replace(picture, settings=new_settings)

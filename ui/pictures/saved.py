@@ -114,36 +114,43 @@ def save(
     images: Sequence[Image],
     styles: Collection[Style],
     embed: bool,
-    asked: int = form.ALL,
+    count: int = form.ALL,
     start: str = "",
 ) -> list[Picture]:
     """Save pictures as files, with or without their settings inside.
 
-    Their own words are told from those of the style, which is one of `styles`. `asked` is how many
-    pictures were asked for, as the page's field has it, and `start` as in `Picture`.
+    The style is one of `styles`; its words are taken out of the prompts. `count` is how many
+    pictures were asked for, as the page's field has it, and `start` is as in `Picture`.
 
     Raises:
         RequestError: if the files cannot be written.
     """
-    found = [settings.of_image(image) for image in images]
-    words = [typed(styles, each.prompt, each.negative_prompt) for each in found]
-    named = {
-        files.name(own.prompt, image.seed, each.variation_seed): (
+    settings_list = [settings.of_image(image) for image in images]
+    typed_prompts = [
+        typed(styles, image_settings.prompt, image_settings.negative_prompt)
+        for image_settings in settings_list
+    ]
+    contents = {
+        files.name(typed_prompt.prompt, image.seed, image_settings.variation_seed): (
             image.png if embed else metadata.rewritten(image.png, None)
         )
-        for own, image, each in zip(words, images, found, strict=True)
+        for typed_prompt, image, image_settings in zip(
+            typed_prompts, images, settings_list, strict=True
+        )
     }
     return [
         Picture(
             path,
-            own,
-            each,
+            typed_prompt,
+            image_settings,
             image.unblurred,
-            images=asked,
+            images=count,
             start=start,
-            size=None if each.padding is None else _size_of(image.png),
+            size=None if image_settings.padding is None else _size_of(image.png),
         )
-        for path, own, each, image in zip(files.save(named), words, found, images, strict=True)
+        for path, typed_prompt, image_settings, image in zip(
+            files.save(contents), typed_prompts, settings_list, images, strict=True
+        )
     ]
 
 
@@ -166,15 +173,17 @@ def unfinished(
     paths: Sequence[Path], request: Request, facts: Facts, unfinished: Unfinished
 ) -> list[Picture]:
     """Return the pictures of a request that was stopped, of which these files are previews."""
-    asked = unfinished.asked
-    lines = form.split(asked.prompt, several=True) if asked.several else [asked.prompt] * len(paths)
+    fields = unfinished.asked
+    lines = (
+        form.split(fields.prompt, several=True) if fields.several else [fields.prompt] * len(paths)
+    )
     return [
         Picture(
             path,
-            Typed(line, asked.negative_prompt, asked.style),
+            Typed(line, fields.negative_prompt, fields.style),
             settings.of_request(request, index, facts),
             unfinished=unfinished,
-            images=asked.images,
+            images=fields.images,
             start=unfinished.start,
         )
         for index, (path, line) in enumerate(zip(paths, lines, strict=False))
@@ -189,15 +198,17 @@ def again(pictures: Sequence[Picture], embed: bool) -> list[Picture]:
         RequestError: if the new files cannot be written.
     """
     contents = {
-        each.path.name: metadata.rewritten(each.path.read_bytes(), each.settings if embed else None)
-        for each in pictures
+        picture.path.name: metadata.rewritten(
+            picture.path.read_bytes(), picture.settings if embed else None
+        )
+        for picture in pictures
     }
-    saved = zip(pictures, files.save(contents), strict=True)
-    return [replace(each, path=path) for each, path in saved]
+    pairs = zip(pictures, files.save(contents), strict=True)
+    return [replace(picture, path=path) for picture, path in pairs]
 
 
 def exchanged(picture: Picture, embed: bool) -> Picture:
-    """Save `picture.other` in a new file, and return it with the present picture as its `other`.
+    """Save `picture.other` in a new file, and return a picture of it whose `other` is `picture`.
 
     Raises:
         LookupError: if `picture.other` is None.
@@ -207,13 +218,13 @@ def exchanged(picture: Picture, embed: bool) -> Picture:
     if picture.other is None:
         raise LookupError(picture.path.name)
     remark = None if picture.blurred else metadata.BLURRED
-    changed = replace(picture.settings, safety_checker=remark)
-    current = picture.path.read_bytes()
-    other = metadata.rewritten(picture.other, changed if embed else None)
-    [path] = files.save({picture.path.name: other})
-    return replace(picture, path=path, settings=changed, other=current)
+    new_settings = replace(picture.settings, safety_checker=remark)
+    current_content = picture.path.read_bytes()
+    other_content = metadata.rewritten(picture.other, new_settings if embed else None)
+    [path] = files.save({picture.path.name: other_content})
+    return replace(picture, path=path, settings=new_settings, other=current_content)
 
 
 def for_gallery(pictures: Sequence[Picture]) -> list[tuple[str, str]]:
     """Return the paths and captions of pictures, as a gallery takes them."""
-    return [(str(each.path), each.caption) for each in pictures]
+    return [(str(picture.path), picture.caption) for picture in pictures]
