@@ -102,8 +102,9 @@ def connect(
         images: object,
         seed: object,
         randomise: object,
+        model_name: object,
     ) -> tuple[Any, ...]:
-        model = generator.facts
+        model = generator.facts.for_known(str(model_name))
         size_labels = dict(zip(model.size_names, map(i18n.size, model.sizes), strict=True))
         labels = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
         labels += looks.titles(str(loras or ""), model)
@@ -115,9 +116,8 @@ def connect(
         )
         return *texts, gr.Button(visible=not randomise)
 
-    fields = [
-        form.parts[name] for name in ("style", "loras", "size", "images", "seed", "randomise")
-    ]
+    names = "style", "loras", "size", "images", "seed", "randomise", "model"
+    fields = [form.parts[name] for name in names]
     buttons = [chips.buttons[name] for name in ("style", "size", "count", "seed")]
     gr.on(
         [field.change for field in fields],

@@ -328,11 +328,12 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
         recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
         return *sizes(), choice, recipe, looks.offered(model)
 
-    def usual(name: str) -> tuple[Any, ...]:
+    def usual(name: str, size: str) -> tuple[Any, ...]:
         facts = generator.facts.for_known(name)
         sizes = gr.skip()
         if generator.facts.others:
-            sizes = gr.Radio(choices=_sizes(facts), value=USUAL)
+            value = size if size in facts.size_names[1:] else USUAL
+            sizes = gr.Radio(choices=_sizes(facts), value=value)
         return facts.num_inference_steps, facts.guidance_scale, sizes
 
     size_outputs = [form.parts["size"], form.timer, chip]
@@ -340,7 +341,9 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
     more_outputs = [form.parts[name] for name in ("model", "recipe", "loras")]
     page.load(opened, None, [*size_outputs, *more_outputs], **AT_ONCE)
     model_outputs = [form.parts[name] for name in ("steps", "guidance_scale", "size")]
-    form.parts["model"].input(usual, form.parts["model"], model_outputs, **AT_ONCE)
+    form.parts["model"].input(
+        usual, [form.parts[name] for name in ("model", "size")], model_outputs, **AT_ONCE
+    )
 
 
 def _sizes(facts: Facts) -> list[tuple[str, str]]:

@@ -100,7 +100,7 @@ def from_query(
     style = one_of("style", list(styles))
     fields, differences = form.as_fields(query_settings, facts)
     several = one_of("several", ["0", "1"]) == "1"
-    sizes = facts.for_known(given.get("model", "")).size_names
+    sizes = facts.for_known(parameters.get("model", "")).size_names
     size = one_of("size", [*sizes])
     size = form.USUAL if size == sizes[0] else size
     max_images = facts.images_per_request

@@ -31,7 +31,7 @@ _MOST = 8  # weights, or options of a list, that a line tells of
 # The fields that decide how prompts are read.
 _FIELDS = (
     *("prompt", "style", "several", "negative_prompt"),
-    *("prompt_syntax", "recipe", "steps", "timesteps"),
+    *("prompt_syntax", "recipe", "steps", "timesteps", "model"),
 )
 
 # While a number of steps is being typed it may be any, and Gradio refuses what its slider excludes.
@@ -84,7 +84,7 @@ async def told(
 
     Both are empty for prompts that are refused, and while an address asks too often.
     """
-    model, negative = generator.facts, fields.negative_prompt
+    model, negative = generator.facts.for_known(fields.model), fields.negative_prompt
     if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
         return status.EMPTY, status.EMPTY
     lines = form.split(fields.prompt, fields.several)[: model.images_per_request]
@@ -96,7 +96,7 @@ async def told(
     try:
         steps = _steps(fields, model)
         html_lines = [
-            await _line(texts, typed, fields.prompt_syntax, steps, address, generator)
+            await _line(texts, typed, fields.prompt_syntax, steps, address, model, generator)
             for texts, typed in ((prompts, untagged), (negatives, [negative]))
         ]
     except (InputError, RequestError):  # Generate tells why
@@ -123,6 +123,7 @@ async def _line(
     syntax: str,
     steps: int,
     address: str,
+    model: Facts,
     generator: Generator,
 ) -> str:
     """Return the HTML about texts, which are the `typed` ones with the words of the style."""
@@ -135,7 +136,7 @@ async def _line(
             length = await generator.measure(text, syntax, steps)
         lengths += [] if length is None else [length]
     longest = max(lengths, key=lambda length: length.tokens, default=None)
-    unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, generator.facts))
+    unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, model))
     html = status.reading([*dict.fromkeys(readings)]) + status.length(longest)
     return html + status.unknown(unknown)
 

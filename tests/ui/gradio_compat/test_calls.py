@@ -27,7 +27,7 @@ FILE = {"meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
 SECRET = "nobody may read this"
 # Values after the prompt in the call that asks how it is read: style, lines, negative prompt,
 # syntax, recipe, steps and timesteps.
-CHOSEN = ["(none)", False, "", "a1111", "", 25, ""]
+CHOSEN = ["(none)", False, "", "a1111", "", 25, "", ""]
 
 
 class Page:
