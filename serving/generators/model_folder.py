@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from pipeline import CheckpointError, InputError, SDXLPipeline
 from pipeline.checkpoints.folder import INDEX
@@ -48,8 +49,11 @@ class ModelFolder:
             if listing is not self._listing:
                 self._listing = listing
                 for name, (file, facts) in list(self._models.items()):
-                    if listing.files.get(name) != file:
+                    now = listing.files.get(name)
+                    if now is None or now.version != file.version:
                         self._forget(name, facts)
+                    elif now != file:  # another picture or text beside it
+                        self._models[name] = now, replace(facts, **_beside(now))
                 for name, file in listing.files.items():
                     if name not in self._models:
                         self._models[name] = file, self._add(name, file)
@@ -75,15 +79,20 @@ class ModelFolder:
             self._pipe.remove_model(name)
 
     def _add(self, name: str, file: File) -> ModelFacts:
-        title, text = title_and_text(file)
         try:
             _check_texts(file.path)
             self._pipe.add_model(file.path, name)
         except Exception as error:  # the file may hold anything
             log.warning("%s: %s cannot be used: %.1000s", SETTING, name, error)
-            return ModelFacts(name=name, title=title, text=text, fault=_reason(error, file.path))
+            return ModelFacts(name=name, fault=_reason(error, file.path), **_beside(file))
         facts = next(model for model in self._pipe.facts.models if model.name == name)
-        return replace(facts, title=title, text=text, pictured=picture_of(file) is not None)
+        return replace(facts, **_beside(file))
+
+
+def _beside(file: File) -> dict[str, Any]:
+    """Return what is told of a model in files beside its own, by the field of its facts."""
+    title, text = title_and_text(file)
+    return {"title": title, "text": text, "pictured": picture_of(file) is not None}
 
 
 def _check_texts(path: Path) -> None:

@@ -218,7 +218,9 @@ def test_a_file_that_is_cut_while_it_waits_fails_alone(
     run(shared, folder, test)
 
 
-def test_a_model_has_the_picture_beside_it(shared: SDXLPipeline, folder: Path) -> None:
+def test_a_model_has_the_picture_beside_it(
+    shared: SDXLPipeline, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Pillow.new("RGB", (300, 200), "teal").save(folder / "b.preview.png")
 
     async def test(generator: LocalGenerator) -> None:
@@ -227,6 +229,12 @@ def test_a_model_has_the_picture_beside_it(shared: SDXLPipeline, folder: Path) -
         assert Pillow.open(io.BytesIO(picture or b"")).size == (160, 160)
         assert await generator.thumbnail("models", "c") is None
         assert await generator.thumbnail("loras", "b") is None
+        with monkeypatch.context() as patch:  # no request for the model may fail meanwhile
+            patch.delattr(SDXLPipeline, "remove_model")
+            (folder / "b.preview.png").unlink()
+            (folder / "b.txt").write_text("Teal.")
+            await until(lambda: generator.facts.models[0].text == "Teal.")
+            assert not generator.facts.models[0].pictured
 
     run(shared, folder, test)
 
