@@ -121,10 +121,12 @@ class Observer:
         )
 
     def _log(self, request: Request, outcome: str, **others: int) -> None:
+        second = request.enlarge and request.enlarge_strength is None
+        undecided = request.num_inference_steps is None or second
         fields: dict[str, object] = {
             "request_id": request.id,
             "outcome": outcome,
-            "steps": request.num_inference_steps and request.drawn_steps,  # None if undecided
+            "steps": None if undecided else request.drawn_steps,
             **others,
         }
         if self._log_prompts:

@@ -153,7 +153,7 @@ def test_models_come_and_go(shared: SDXLPipeline, folder: Path) -> None:
         shutil.rmtree(folder / "b")
         await listed(generator, "c")
         with pytest.raises(RequestError) as refused:
-            await draw(generator, request("b"))
+            await draw(generator, request("b", enlarge="32x32"))
         assert refused.value.message.code is Code.UNKNOWN_CHOICE
         shutil.copytree(folder / "c", folder / "b")
         await listed(generator, "b", "c")
