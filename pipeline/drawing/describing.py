@@ -14,25 +14,25 @@ from pipeline.schedulers.config import SCHEDULERS
 def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> ModelFacts:
     """Return the description of a model, under its name in requests."""
     config, recipe, timesteps = checkpoint.config, checkpoint.config.recipe, ""
-    scheduler, replaced = config.scheduler, checkpoint.replacements
-    usual = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
+    scheduler, replacements = config.scheduler, checkpoint.replacements
+    defaults = {"num_inference_steps": NUM_INFERENCE_STEPS, "guidance_scale": GUIDANCE_SCALE}
     if recipe is not None:
-        usual = {field: recipe.settings[field] for field in usual}
+        defaults = {field: recipe.settings[field] for field in defaults}
         if recipe.scheduler == scheduler.name:
             timesteps = recipe.settings["timesteps"]
     if steps is not None:
-        usual["num_inference_steps"] = steps
+        defaults["num_inference_steps"] = steps
     return ModelFacts(
         name=name,
         revision=checkpoint.revision,
-        unet=replaced["unet"].name if "unet" in replaced else None,
+        unet=replacements["unet"].name if "unet" in replacements else None,
         prediction_type=scheduler.prediction_type,
         scheduler=scheduler.name,
         sigma_schedule=scheduler.sigma_schedule,
-        schedulers=tuple(each for each in SCHEDULERS if each in config.schedulers.configs),
+        schedulers=tuple(key for key in SCHEDULERS if key in config.schedulers.configs),
         refused_schedulers=tuple(config.schedulers.refused.items()),
         num_train_timesteps=scheduler.num_train_timesteps,
-        **usual,
+        **defaults,
         distilled=recipe is not None,
         timesteps=timesteps,
         words=checkpoint.words,
@@ -40,7 +40,7 @@ def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> Mo
 
 
 def read_facts(
-    own: ModelFacts,
+    model_facts: ModelFacts,
     checkpoint: Checkpoint[Config],
     compiled: CompiledSampler,
     screened: bool,
@@ -48,13 +48,13 @@ def read_facts(
 ) -> Facts:
     """Return the facts about a checkpoint that stay; `refiner` is the name of its refiner."""
     config, shapes, devices = checkpoint.config, compiled.shapes, compiled.mesh.devices
-    replaced = {name: other.name for name, other in checkpoint.replacements.items()}
+    replacements = {name: component.name for name, component in checkpoint.replacements.items()}
     quantization = compiled.target.quantization
     version = f"jax {jax.__version__}", compiled.target.dtype.name, quantization
     return Facts(
-        **{name: getattr(own, name) for name in OF_MODEL},
-        vae=replaced.get("vae"),
-        tiny_vae=replaced.get("tiny_vae"),
+        **{name: getattr(model_facts, name) for name in OF_MODEL},
+        vae=replacements.get("vae"),
+        tiny_vae=replacements.get("tiny_vae"),
         refiner=refiner,
         step_cache=compiled.has_step_cache,
         quantization=quantization,
@@ -75,15 +75,15 @@ def read_facts(
 
 def settings_of(facts: Facts, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
     """Return the settings of picture i of a request, first drawn in a size (width, height)."""
-    own = not request.model
-    drawn = {**effective(request.of_picture(i)), "model": request.model or facts.name}
+    is_own_model = not request.model
+    settings = {**effective(request.of_picture(i)), "model": request.model or facts.name}
     return metadata.Settings(
-        **drawn,
+        **settings,
         width=size[0],
         height=size[1],
-        revision=facts.revision if own else None,
+        revision=facts.revision if is_own_model else None,
         vae=facts.vae,
-        unet=facts.unet if own else None,
+        unet=facts.unet if is_own_model else None,
         refiner=facts.refiner if request.ends_early else None,
         quantization=facts.quantization,
     )

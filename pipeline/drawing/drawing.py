@@ -276,18 +276,18 @@ class Drawing:
         They are the devices' own array if the pictures fill all slots. Otherwise they take a way
         over the host, because a program that selects some would have to be compiled.
         """
-        latest = max(each.job.stage.before for each in self.newest.values())
+        latest = max(evaluated.job.stage.before for evaluated in self.newest.values())
         newest = [
             evaluated
             for _, evaluated in sorted(self.newest.items())
             if evaluated.job.stage.before == latest
         ]
         latents = newest[0].after.latents
-        is_whole = [each.slot for each in newest] == [*range(len(latents))]
-        if is_whole and all(each.after.latents is latents for each in newest):
+        is_whole = [evaluated.slot for evaluated in newest] == [*range(len(latents))]
+        if is_whole and all(evaluated.after.latents is latents for evaluated in newest):
             return latents
         return jax.device_put(
-            np.stack([np.asarray(each.after.latents)[each.slot] for each in newest])
+            np.stack([np.asarray(evaluated.after.latents)[evaluated.slot] for evaluated in newest])
         )
 
     def result(self) -> Result:

@@ -136,14 +136,14 @@ class Engine:
     def drop(self, drawing: Drawing) -> None:
         """Forget a drawing; nothing comes of the evaluations of its pictures that are queued."""
         for jobs in (self._continuing, self._waiting):
-            rest = [job for job in jobs if job.drawing is not drawing]
+            remaining_jobs = [job for job in jobs if job.drawing is not drawing]
             jobs.clear()
-            jobs += rest
+            jobs += remaining_jobs
         for flight in self._flights:
             flight.parts[:] = [part for part in flight.parts if _drawing_of(part) is not drawing]
-        for dropped in [each for each in self._decoded if each.drawing is drawing]:
-            self._decoded.remove(dropped)
-            dropped.pictures.cancel()
+        for decoded in [decoded for decoded in self._decoded if decoded.drawing is drawing]:
+            self._decoded.remove(decoded)
+            decoded.pictures.cancel()
         for place in [place for place, seat in self._seats.items() if seat.job.drawing is drawing]:
             self._leave(*place)
 
@@ -153,8 +153,8 @@ class Engine:
         self._waiting.clear()
         self._seats.clear()
         self._flights.clear()
-        for each in self._decoded:
-            each.pictures.cancel()
+        for decoded in self._decoded:
+            decoded.pictures.cancel()
         self._decoded.clear()
         self._slots.clear()
 
@@ -164,12 +164,13 @@ class Engine:
         queued = bool(self._seats)
         if queued:
             self._flights.append(self._dispatch(self._next_slots()))
-        moved: list[Drawing] = []
+        drawings: list[Drawing] = []
         if self._flights and (len(self._flights) > AHEAD or not queued):
-            moved = self._collect(self._flights.popleft())
-        finished = self._finished(idle=not (queued or moved))
+            drawings = self._collect(self._flights.popleft())
+        finished = self._finished(idle=not (queued or drawings))
         return [
-            Progress(each, finished.get(each, ())) for each in dict.fromkeys([*moved, *finished])
+            Progress(drawing, finished.get(drawing, ()))
+            for drawing in dict.fromkeys([*drawings, *finished])
         ]
 
     # --- entering and leaving
@@ -177,10 +178,10 @@ class Engine:
     def _drop_cancelled(self) -> list[Progress]:
         queued = (_drawing_of(part) for flight in self._flights for part in flight.parts)
         seated = (seat.job.drawing for seat in self._seats.values())
-        decoded = (each.drawing for each in self._decoded)
+        decoded = (decoded.drawing for decoded in self._decoded)
         waiting = (job.drawing for job in (*self._continuing, *self._waiting))
         drawings = dict.fromkeys([*queued, *seated, *decoded, *waiting])
-        stopped = [each for each in drawings if each.cancelled.is_set()]
+        stopped = [drawing for drawing in drawings if drawing.cancelled.is_set()]
         for drawing in stopped:
             drawing.stop()
             self.drop(drawing)
@@ -192,13 +193,13 @@ class Engine:
         for jobs in (self._continuing, self._waiting):
             while jobs and self._has_room(jobs[0].stage):
                 job = jobs[0]
-                adapters, wanted = job.stage.adapters, (job.stage.loras, job.stage.model)
-                if not adapters.is_selected(*wanted):
+                adapters, selection = job.stage.adapters, (job.stage.loras, job.stage.model)
+                if not adapters.is_selected(*selection):
                     if self._is_used(adapters):
                         adapters.read_ahead(job.stage.model, job.stage.loras)
                         break
                     try:
-                        adapters.select(*wanted)
+                        adapters.select(*selection)
                     except Exception as error:  # the next drawing must not suffer from this one
                         job.drawing.error = error
                         self.drop(job.drawing)
@@ -232,11 +233,11 @@ class Engine:
         slots = self._slots_of(first.run)
 
         def fits(job: Job) -> bool:
-            one, other = ((each.run, each.model, each.loras) for each in (job.stage, first))
-            return one == other
+            key, first_key = ((stage.run, stage.model, stage.loras) for stage in (job.stage, first))
+            return key == first_key
 
-        free = slots.free(sum(1 for _ in takewhile(fits, jobs)))
-        entering = {slot: jobs.popleft() for slot in free}
+        free_slots = slots.free(sum(1 for _ in takewhile(fits, jobs)))
+        entering = {slot: jobs.popleft() for slot in free_slots}
         slots.enter({slot: _entry(job) for slot, job in entering.items()})
         for slot, job in entering.items():
             self._seats[slots, slot] = _Seat(job)
@@ -257,14 +258,14 @@ class Engine:
 
     def _dispatch(self, slots: Slots) -> _Flight:
         """Queue an evaluation of the pictures in slots, and the decoding of those it finishes."""
-        seats = {slot: seat for (taken, slot), seat in self._seats.items() if taken is slots}
+        seats = {slot: seat for (owner, slot), seat in self._seats.items() if owner is slots}
         self._change_prompts(slots, seats)
         rows = {slot: seat.job.work(seat.evaluation) for slot, seat in seats.items()}
         before, after = slots.advance(rows)
         by_stage: dict[Stage, dict[int, _Seat]] = {}
         for slot, seat in seats.items():
             by_stage.setdefault(seat.job.stage, {})[slot] = seat
-        parts = [self._part(stage, each, after) for stage, each in by_stage.items()]
+        parts = [self._part(stage, stage_seats, after) for stage, stage_seats in by_stage.items()]
         self.evaluations += 1
         self.picture_evaluations += len(rows)
         for slot, seat in seats.items():
@@ -278,21 +279,21 @@ class Engine:
 
     def _change_prompts(self, slots: Slots, seats: Mapping[int, _Seat]) -> None:
         """Let prompts switch to the texts that they have from this evaluation on."""
-        changed: dict[int, _Seat] = {}
+        changed_seats: dict[int, _Seat] = {}
         for slot, seat in seats.items():
             texts = seat.job.texts(seat.evaluation)
             if texts != seat.texts:
                 seat.texts = texts
-                changed[slot] = seat
-        if changed:
-            entries = {slot: _entry(seat.job) for slot, seat in changed.items()}
-            slots.switch(entries, {slot: seat.texts for slot, seat in changed.items()})
+                changed_seats[slot] = seat
+        if changed_seats:
+            entries = {slot: _entry(seat.job) for slot, seat in changed_seats.items()}
+            slots.switch(entries, {slot: seat.texts for slot, seat in changed_seats.items()})
 
     def _part(self, stage: Stage, seats: Mapping[int, _Seat], after: State) -> _Part:
         evaluations = {seat.job: seat.evaluation for seat in seats.values()}
         last = stage.evaluations - 1
         slots = {seat.job: slot for slot, seat in seats.items()}
-        ending = {job: slots[job] for job, each in evaluations.items() if each == last}
+        ending = {job: slots[job] for job, evaluation in evaluations.items() if evaluation == last}
         final = self._finisher.decode(stage, ending, after.latents) if ending else None
         return _Part(stage, slots, evaluations, final)
 
@@ -315,20 +316,22 @@ class Engine:
     def _unfinished(self) -> int:
         """Number of pictures that are decoded, or will be after the evaluations in flight."""
         finals = [part.final for flight in self._flights for part in flight.parts if part.final]
-        return sum(len(final.slots) for final in finals) + sum(each.count for each in self._decoded)
+        return sum(len(final.slots) for final in finals) + sum(
+            decoded.count for decoded in self._decoded
+        )
 
     def _finished(self, idle: bool) -> dict[Drawing, list[Picture]]:
         """Return what the worker has finished, after a moment if `idle`."""
         if idle and self._decoded:
-            wait([each.pictures for each in self._decoded], _IDLE_S, FIRST_COMPLETED)
+            wait([decoded.pictures for decoded in self._decoded], _IDLE_S, FIRST_COMPLETED)
         finished: dict[Drawing, list[Picture]] = {}
-        for each in [each for each in self._decoded if each.pictures.done()]:
-            if each not in self._decoded:  # its drawing has just failed
+        for decoded in [decoded for decoded in self._decoded if decoded.pictures.done()]:
+            if decoded not in self._decoded:  # its drawing has just failed
                 continue
-            self._decoded.remove(each)
-            drawing, pictures = each.drawing, finished.setdefault(each.drawing, [])
+            self._decoded.remove(decoded)
+            drawing, pictures = decoded.drawing, finished.setdefault(decoded.drawing, [])
             try:
-                results = each.pictures.result()
+                results = decoded.pictures.result()
             except (InputError, NotFiniteError, ScreenError) as error:  # of this drawing alone
                 drawing.error = error
                 self.drop(drawing)

@@ -108,12 +108,12 @@ class _Lines(dict[str, L]):
         self._numbers = 0  # given so far; they order senders that were charged the same
         self._charged: dict[str, tuple[float, bool, int]] = {}
 
-    def find(self, sender: str, new: Callable[[], L]) -> L:
+    def find(self, sender: str, make_line: Callable[[], L]) -> L:
         """Return the line of a sender, a new one if there is none."""
         if sender not in self:
-            self[sender] = new()
-            charged = max(self._charged.get(sender, (0.0,))[0], self._now)
-            self._note(sender, charged, charged > self._now)
+            self[sender] = make_line()
+            charge = max(self._charged.get(sender, (0.0,))[0], self._now)
+            self._note(sender, charge, charge > self._now)
         return self[sender]
 
     def charge(self, sender: str, cost: float) -> None:
@@ -127,20 +127,23 @@ class _Lines(dict[str, L]):
                 if key in self or note[0] > self._now
             }
 
-    def in_turn(self, read: Callable[[L], Iterator[_Turn[T]]]) -> Iterator[_Turn[T]]:
-        """Iterate over the turns of all lines, which `read` returns, the least charged first."""
+    def in_turn(self, turns_of: Callable[[L], Iterator[_Turn[T]]]) -> Iterator[_Turn[T]]:
+        """Iterate over the turns of all lines, those of the least charged line first.
+
+        `turns_of` returns the turns of a line.
+        """
         number = self._numbers
-        heap = [(*self._charged[sender], read(line)) for sender, line in self.items()]
+        heap = [(*self._charged[sender], turns_of(line)) for sender, line in self.items()]
         heapq.heapify(heap)
         while heap:
-            charged, _, _, line = heap[0]
+            charge, _, _, line = heap[0]
             if (turn := next(line, None)) is None:
                 heapq.heappop(heap)
                 continue
             number += 1
-            heapq.heapreplace(heap, (charged + turn[1], True, number, line))
+            heapq.heapreplace(heap, (charge + turn[1], True, number, line))
             yield turn
 
-    def _note(self, sender: str, charged: float, was_here: bool) -> None:
+    def _note(self, sender: str, charge: float, was_here: bool) -> None:
         self._numbers += 1
-        self._charged[sender] = charged, was_here, self._numbers
+        self._charged[sender] = charge, was_here, self._numbers

@@ -57,9 +57,9 @@ class Finisher:
         if stage.output_type == "latent":
             return Final(stage, slots, latents, None)
         run, request = stage.run, next(iter(slots)).drawing.request
-        wanted = slot_mask(run.shapes.images, slots.values())
+        mask = slot_mask(run.shapes.images, slots.values())
         decode = run.tiny_decode if request.decoder == TINY else run.decode
-        return Final(stage, slots, latents, decode(latents, wanted))
+        return Final(stage, slots, latents, decode(latents, mask))
 
     def begin(self, final: Final) -> Future[list[Picture | Job]]:
         """Let the worker `finish` pictures; latents, which need no check, are finished at once."""
@@ -87,7 +87,7 @@ class Finisher:
                 " weights of the LoRAs, or the guidance scale"
             )
         if final.decoded is None:
-            pictures = [Picture(job.index, each) for job, each in zip(jobs, latents, strict=True)]
+            pictures = [Picture(job.index, image) for job, image in zip(jobs, latents, strict=True)]
         else:
             pictures = self._decoded(jobs, slots, final.stage, final.decoded)
         if then is None:
@@ -102,8 +102,8 @@ class Finisher:
         by_checker = self._flagged(stage.run, pixels, slots)
         by_screen = [False] * len(slots) if self._screen is None else verdicts(self._screen, pixels)
         return [
-            self._picture(*each)
-            for each in zip(jobs, pixels, floats, by_checker, by_screen, strict=True)
+            self._picture(*arguments)
+            for arguments in zip(jobs, pixels, floats, by_checker, by_screen, strict=True)
         ]
 
     def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
@@ -125,10 +125,10 @@ class Finisher:
             run = self._first
         if (checker := run.target.config.safety_checker) is None:
             return [False] * len(pixels)
-        prepared = moderation.prepare(pixels, checker)
-        placed = np.zeros((run.shapes.images, *prepared.shape[1:]), prepared.dtype)
-        placed[slots] = prepared
-        return run.check(placed, slot_mask(len(placed), slots))[slots].tolist()
+        images = moderation.prepare(pixels, checker)
+        slot_images = np.zeros((run.shapes.images, *images.shape[1:]), images.dtype)
+        slot_images[slots] = images
+        return run.check(slot_images, slot_mask(len(slot_images), slots))[slots].tolist()
 
     def _picture(
         self,
@@ -168,13 +168,13 @@ def _pixels(
 ) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
     """Return pictures `[H, W, 3]` as uint8, and as float32 in 0..1, or None where not needed."""
     as_float, as_bytes = decoded
-    needed, nothing = stage.output_type == "np", [None] * len(slots)
+    needs_floats, nothing = stage.output_type == "np", [None] * len(slots)
     if not stage.frames:
-        floats = np.asarray(as_float)[slots] if needed else nothing
+        floats = np.asarray(as_float)[slots] if needs_floats else nothing
         return [*np.asarray(as_bytes)[slots]], [*floats]
     parts = zip(jobs, np.asarray(as_float)[slots], strict=True)
-    whole = [stage.frames[job.row].filled(part) for job, part in parts]
-    return [inputs.to_bytes(each) for each in whole], whole if needed else nothing
+    pictures = [stage.frames[job.row].filled(part) for job, part in parts]
+    return [inputs.to_bytes(picture) for picture in pictures], pictures if needs_floats else nothing
 
 
 def _look(evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
@@ -182,8 +182,11 @@ def _look(evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
     before, after = evaluated[0].before.latents, evaluated[0].after
     job = evaluated[0].job
     run, colours = job.stage.run, job.drawing.look.colours
-    rows = {each.slot: each.job.stage.schedule.pred_x0[each.number] for each in evaluated}
-    slots = {each.job.index: each.slot for each in evaluated}
+    rows = {
+        evaluation.slot: evaluation.job.stage.schedule.pred_x0[evaluation.number]
+        for evaluation in evaluated
+    }
+    slots = {evaluation.job.index: evaluation.slot for evaluation in evaluated}
     if not run.has_tiny_vae:
         latents, values = np.asarray(before), np.asarray(after.history)[0]
 
@@ -192,9 +195,9 @@ def _look(evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
             return colours.of(a * latents[slot] + b * values[slot])
 
         return {index: predicted(slot) for index, slot in slots.items()}
-    wanted = slot_mask(run.shapes.images, rows)
-    coefficients = np.zeros((len(wanted), 2))
+    mask = slot_mask(run.shapes.images, rows)
+    coefficients = np.zeros((len(mask), 2))
     for slot, row in rows.items():
         coefficients[slot] = row
-    looks = run.preview(before, after, coefficients, wanted)
+    looks = run.preview(before, after, coefficients, mask)
     return {index: looks[slot] for index, slot in slots.items()}

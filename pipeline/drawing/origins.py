@@ -58,9 +58,9 @@ class Origin:
         """Raise InputError if the results, which have the frames' sizes, fit no single array."""
         sizes = {frame.pixels.shape[1::-1] for frame in self.frames}
         if len(sizes) > 1:
-            found = ", ".join(f"{width}x{height}" for width, height in sorted(sizes))
+            size_names = ", ".join(f"{width}x{height}" for width, height in sorted(sizes))
             raise InputError(
-                f"image has pictures of the sizes {found}; expected a single size, because"
+                f"image has pictures of the sizes {size_names}; expected a single size, because"
                 " output_type 'np' puts all pictures into one array"
             )
 
@@ -80,23 +80,25 @@ def check_origin(
         needs_image: whether the model draws only from a picture or from latents.
     """
     goes_on = inputs.denoising_start is not None
-    given = {
+    is_given = {
         "image": inputs.image is not None,
         "mask": inputs.mask is not None,
         "strength": request.strength is not None,
         "padding": request.padding is not None,
     }
     needs = {"mask": "image", "strength": "image", "padding": "mask"}
-    for name, other in needs.items():
-        if given[name] and not given[other]:
-            raise InputError(f"{name} is given without {other}; pass {other} too, or leave it out")
-    if takes_mask and not given["mask"]:
+    for name, needed_name in needs.items():
+        if is_given[name] and not is_given[needed_name]:
+            raise InputError(
+                f"{name} is given without {needed_name}; pass {needed_name} too, or leave it out"
+            )
+    if takes_mask and not is_given["mask"]:
         raise InputError("the model is for inpainting and draws nothing without image and mask")
-    if needs_image and not (given["image"] or goes_on):
+    if needs_image and not (is_given["image"] or goes_on):
         raise InputError(
             "the model is a refiner and draws nothing without image, or latents and denoising_start"
         )
-    if goes_on and given["image"] and not given["mask"]:
+    if goes_on and is_given["image"] and not is_given["mask"]:
         raise InputError("denoising_start goes on from latents; pass image only beside a mask")
 
 
@@ -117,34 +119,34 @@ def read_origin(
     """
     if inputs.image is None:
         return None
-    pictures = _each("image", inputs.image, images)
+    pictures = _pictures_of("image", inputs.image, images)
     if inputs.mask is None:
-        whole = [read_fitted(picture, height, width) for picture in pictures]
-        return Origin(np.stack(_repeated(whole, images)), None, ())
-    masks = [read_mask(mask) for mask in _each("mask", inputs.mask, images)]
+        fitted_pictures = [read_fitted(picture, height, width) for picture in pictures]
+        return Origin(np.stack(_repeated(fitted_pictures, images)), None, ())
+    masks = [read_mask(mask) for mask in _pictures_of("mask", inputs.mask, images)]
     count = max(len(pictures), len(masks))
     pairs = zip(_repeated(pictures, count), _repeated(masks, count), strict=True)
-    drawn = [_masked(*pair, height, width, padding) for pair in pairs]
-    parts, small, frames = zip(*_repeated(drawn, images), strict=True)
+    masked_parts = [_masked(*pair, height, width, padding) for pair in pairs]
+    parts, small, frames = zip(*_repeated(masked_parts, images), strict=True)
     return Origin(np.stack(parts), np.stack(small), frames)
 
 
 def _masked(
-    given: Picture, mask: np.ndarray, height: int, width: int, padding: int | None
+    source: Picture, mask: np.ndarray, height: int, width: int, padding: int | None
 ) -> tuple[np.ndarray, np.ndarray, Frame]:
     """Return the part of a picture that is drawn, its mask, and the frame around it."""
-    picture = read_image(given)
+    picture = read_image(source)
     if mask.shape != picture.shape[:2]:
-        own, right = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, picture.shape))
-        raise InputError(f"mask is of size {own}; expected {right}, that of image")
+        size, wanted_size = (f"{shape[1]}x{shape[0]}" for shape in (mask.shape, picture.shape))
+        raise InputError(f"mask is of size {size}; expected {wanted_size}, that of image")
     if not mask.any():
         raise InputError("mask is empty; expected at least one white pixel")
     if padding is None:
-        picture, mask = read_fitted(given, height, width), fitted(mask, height, width)
+        picture, mask = read_fitted(source, height, width), fitted(mask, height, width)
         box = canvas.Box(0, 0, height, width)
     else:
         box = canvas.masked_box(mask, height, width, padding)
-    part, small = (resized(box.of(each), height, width) for each in (picture, mask))
+    part, small = (resized(box.of(array), height, width) for array in (picture, mask))
     return part, small, Frame.around(picture, box, mask)
 
 
@@ -167,24 +169,24 @@ def extended(
         if name not in SIDES:
             raise InputError(f"extend has the key {name!r}; expected {', '.join(map(repr, SIDES))}")
         check_count(f"extend[{name!r}]", pixels, 0, MAX_SIDE)
-    pairs = [canvas.extended(read_image(each), **sides) for each in _listed(image)]
+    pairs = [canvas.extended(read_image(picture), **sides) for picture in _listed(image)]
     return [picture for picture, _ in pairs], [mask for _, mask in pairs]
 
 
-def _each(name: str, given: Picture | Sequence[Picture], images: int) -> list[Picture]:
-    """Return the given pictures: one, or as many as the request has."""
-    found = _listed(given)
-    if len(found) not in (1, images):
+def _pictures_of(name: str, value: Picture | Sequence[Picture], images: int) -> list[Picture]:
+    """Return the pictures of an argument as a list: one, or as many as the request has."""
+    pictures = _listed(value)
+    if len(pictures) not in (1, images):
         raise InputError(
-            f"{name} has {len(found)} pictures; expected one, or {images}, one for each"
+            f"{name} has {len(pictures)} pictures; expected one, or {images}, one for each"
         )
-    return found
+    return pictures
 
 
-def _listed(given: Picture | Sequence[Picture]) -> list[Picture]:
-    if isinstance(given, list | tuple):
-        return [*given]
-    return [given]  # type: ignore[list-item]  # `inputs` refuses anything else
+def _listed(value: Picture | Sequence[Picture]) -> list[Picture]:
+    if isinstance(value, list | tuple):
+        return [*value]
+    return [value]  # type: ignore[list-item]  # `inputs` refuses anything else
 
 
 def _repeated(values: list[T], count: int) -> list[T]:

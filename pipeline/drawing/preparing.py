@@ -145,17 +145,17 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
         guidance_scale=request.guidance,
         init_noise_sigma=schedule.init_noise_sigma,
         seeds=np.array(request.seeds, np.uint32),
-        variations=[(np.array(each, np.uint32), share) for each, share in request.variations],
+        variations=[(np.array(seeds, np.uint32), share) for seeds, share in request.variations],
         noise=plan.noise,
         origin=None if origin is None else _image_start(origin, config, schedule, request.share),
     )
     # A network that takes the guidance scale as an input has its guidance inside.
-    guided = (
+    guided_steps = (
         0
         if config.architecture.embeds_guidance
         else request.guided_steps(part.whole) - part.skipped
     )
-    steps = min(max(guided, 0), len(schedule.stops))
+    steps = min(max(guided_steps, 0), len(schedule.stops))
     evaluations = schedule.stops[steps - 1] if steps else 0
     scales = request.guidance, request.guidance_rescale
     return Stage(
@@ -202,8 +202,8 @@ def plan_run(
     try:
         return StagePlan(request, scheduler, [part(start, end), part(end, None)])
     except InputError:
-        whole = replace(request, denoising_end=1.0)
-        return StagePlan(whole, scheduler, [part(start, None)])
+        whole_request = replace(request, denoising_end=1.0)
+        return StagePlan(whole_request, scheduler, [part(start, None)])
 
 
 def _part(
@@ -217,8 +217,8 @@ def _part(
         denoising_start=start,
         denoising_end=end,
     )
-    whole = int(request.steps * request.share)
-    return Part(schedule, whole, 0 if start is None else whole - len(schedule.stops))
+    whole_steps = int(request.steps * request.share)
+    return Part(schedule, whole_steps, 0 if start is None else whole_steps - len(schedule.stops))
 
 
 def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: float) -> ImageStart:

@@ -109,22 +109,22 @@ def read_prompts(
         [texts_of(prompt) for prompt in half]
         for half in (request.negative_prompts, request.prompts)
     ]
-    texts = [[own for own, _ in half] for half in runs]
+    texts = [[row for row, _ in half] for half in runs]
     of_step = np.array([[used for _, used in half] for half in runs])  # [2, n, steps]
     counts = np.array([[*map(len, half)] for half in texts]).max(0)
-    padded = [[own + own[-1:] * (counts.max() - len(own)) for own in half] for half in texts]
-    found = [[[tokens_of(text) for text in own] for own in half] for half in padded]
+    padded_texts = [[row + row[-1:] * (counts.max() - len(row)) for row in half] for half in texts]
+    all_tokens = [[[tokens_of(text) for text in row] for row in half] for half in padded_texts]
 
     def arranged(value: Callable[[Tokens], Any]) -> tuple[np.ndarray, ...]:
         """Return a value of all texts for each text encoder, `[V, 2, n, ...]`."""
         values = (
-            np.array([[[value(text[i]) for text in own] for own in half] for half in found])
-            for i in range(len(found[0][0][0]))
+            np.array([[[value(text[i]) for text in row] for row in half] for half in all_tokens])
+            for i in range(len(all_tokens[0][0][0]))
         )
         return tuple(np.moveaxis(array, 2, 0) for array in values)
 
-    blank = np.array([[[*map(_is_blank, own)] for own in half] for half in padded])
-    ends = [[max(map(longest_end, own), key=len) for own in half] for half in found]
+    blank = np.array([[[*map(_is_blank, row)] for row in half] for half in padded_texts])
+    ends = [[max(map(longest_end, row), key=len) for row in half] for half in all_tokens]
     return Prompts(
         input_ids=arranged(lambda tokens: tokens.input_ids),
         weights=arranged(lambda tokens: tokens.weights),
@@ -149,11 +149,11 @@ def placed(sections: Sequence[Section], placement: Placement) -> list[Part]:
 
 def _texts(prompt: str, syntax: str, steps: int) -> tuple[list[_Text], list[int]]:
     """Return the different texts of a prompt, and which of them each step uses."""
-    found: list[_Text] = []
+    step_texts: list[_Text] = []
     for until, sections in read_prompt(prompt, syntax, steps):
-        found += [sections] * (until - len(found))
-    texts = [*dict.fromkeys(found)]
-    return texts, [*map(texts.index, found)]
+        step_texts += [sections] * (until - len(step_texts))
+    texts = [*dict.fromkeys(step_texts)]
+    return texts, [*map(texts.index, step_texts)]
 
 
 def _is_blank(sections: Sequence[Section]) -> bool:

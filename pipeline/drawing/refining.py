@@ -71,8 +71,8 @@ class Refiner:
         self.run = run
         self._source = source
         self.text_encoders = tuple(source.config.text_encoders)
-        own = [[*base.text_encoders].index(name) for name in self.text_encoders]
-        self._encoders: Sequence[int] = own  # the places of its text encoders in the base model
+        places = [[*base.text_encoders].index(name) for name in self.text_encoders]
+        self._encoders: Sequence[int] = places  # the places of its text encoders in the base model
         self._adapters = Adapters(run.parameters, run.mesh, (), [source.own], store, first)
         self._by_size = {(run.shapes.height, run.shapes.width): run}
 
@@ -97,15 +97,15 @@ class Refiner:
         the pictures start from others with masks, the refiner keeps the same parts of them.
         """
         request, origin = plan.request, plan.origin
-        rest = replace(
+        refiner_plan = replace(
             plan,
             request=replace(request, loras="", denoising_end=None),
             parts=plan.parts[1:],
             before=plan.before + plan.parts[1].skipped - plan.parts[0].skipped,
             origin=None if origin is None or origin.masks is None else origin,
         )
-        own = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
+        tokenizers = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
         run = self.of_size(base.run)
-        drawer = Drawer(self._source.config, own, run, self._adapters, base.model)
+        drawer = Drawer(self._source.config, tokenizers, run, self._adapters, base.model)
         placement = Placement(embeddings.for_encoders(self._encoders))
-        return make_stage(rest, drawer, placement)
+        return make_stage(refiner_plan, drawer, placement)

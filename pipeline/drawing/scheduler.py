@@ -130,11 +130,11 @@ class Scheduler(Generic[T]):
 
     def _until_late(self, front: list[T]) -> list[T]:
         """Return the turns up to that of a request which must wait no longer for empty slots."""
-        others = [request for request in front if not self.suits(request)]
-        if others:
-            self._rules.read_ahead(others[0])
-        late = next((request for request in others if self._must_enter(request)), None)
-        return front if late is None else front[: front.index(late) + 1]
+        misfits = [request for request in front if not self.suits(request)]
+        if misfits:
+            self._rules.read_ahead(misfits[0])
+        late_request = next((request for request in misfits if self._must_enter(request)), None)
+        return front if late_request is None else front[: front.index(late_request) + 1]
 
     def _arranged(self, turns: Iterator[T]) -> Iterator[T]:
         """Put those at the front that suit first; they pass over none that waited long."""
