@@ -89,10 +89,10 @@ class _Loaded:
     def info(self) -> LoraInfo:
         adapter = self.adapter
         # sd-scripts notes the hash when it writes a file, and tools that change the header keep it.
-        noted = adapter.metadata.get("sshs_model_hash", "")
-        known = noted if _HASH.match(noted) else adapter.weights_digest
+        written_hash = adapter.metadata.get("sshs_model_hash", "")
+        digest = written_hash if _HASH.match(written_hash) else adapter.weights_digest
         return LoraInfo(
-            adapter.name, adapter.file, adapter.digest, adapter.metadata, known[:12].lower()
+            adapter.name, adapter.file, adapter.digest, adapter.metadata, digest[:12].lower()
         )
 
 
@@ -163,13 +163,13 @@ class Adapters:
     @property
     def loaded(self) -> dict[str, LoraInfo]:
         """The loaded adapters by name."""
-        return {name: each.info for name, each in self._loaded.items()}
+        return {name: entry.info for name, entry in self._loaded.items()}
 
     @property
     def hashes(self) -> str | None:
         """The names and hashes of the merged adapters, as AUTOMATIC1111 writes them; or None."""
-        merged = (each.info for each, _ in self._selected or ())
-        return ", ".join(f"{info.name}: {info.short_hash}" for info in merged) or None
+        infos = (entry.info for entry, _ in self._selected or ())
+        return ", ".join(f"{info.name}: {info.short_hash}" for info in infos) or None
 
     def bytes_of(self, more: Adapter | None = None, networks: Collection[str] = ()) -> int:
         """Return the bytes of the parameters that the loaded adapters, and `more`, change.
@@ -198,11 +198,11 @@ class Adapters:
         On a CPU they are those of all devices and of the host, which share one memory. Another
         model keeps the parameters of the networks `kept` as they are without adapters.
         """
-        changed, devices = self.bytes_of(more), self._whole.mesh.size
+        changed_bytes, devices = self.bytes_of(more), self._whole.mesh.size
         beside = self.bytes_of(more, kept) if kept else 0
         if not self._accelerated:  # the pristine copy is that of the other model's first device
-            return changed + self.host_bytes(more) + (devices - 1) * beside
-        return beside + (math.ceil(changed / devices) if self.on_devices else 0)
+            return changed_bytes + self.host_bytes(more) + (devices - 1) * beside
+        return beside + (math.ceil(changed_bytes / devices) if self.on_devices else 0)
 
     def check_host(self, more: Adapter) -> None:
         """Raise DeviceError if the host's memory cannot hold the pristine copy with `more`.
@@ -212,12 +212,12 @@ class Adapters:
         if self.on_devices or not self._accelerated:
             return
         room = available_memory()
-        missing = self.bytes_of(more) - sum(slot.bytes for slot in [*self._pristine])
-        if room is not None and missing > room:
+        missing_bytes = self.bytes_of(more) - sum(slot.bytes for slot in [*self._pristine])
+        if room is not None and missing_bytes > room:
             raise DeviceError(
                 "too little memory: the copy of the parameters that it changes needs "
-                f"{gigabytes(missing)} more of this machine's memory, which has {gigabytes(room)} "
-                "left; load fewer LoRAs"
+                f"{gigabytes(missing_bytes)} more of this machine's memory, which has "
+                f"{gigabytes(room)} left; load fewer LoRAs"
             )
 
     def add(self, adapter: Adapter) -> None:
@@ -228,8 +228,8 @@ class Adapters:
         """
         with self._lock:
             self.check_new(adapter.name)
-            loaded = _Loaded(adapter, frozenset(self._slots(adapter)))
-            self._loaded = {**self._loaded, adapter.name: loaded}
+            entry = _Loaded(adapter, frozenset(self._slots(adapter)))
+            self._loaded = {**self._loaded, adapter.name: entry}
 
     def check_new(self, name: str) -> None:
         """Raise InputError if an adapter of this name is loaded."""
@@ -246,7 +246,7 @@ class Adapters:
         """
         with self._lock:
             self._known(name)
-            self._loaded = {key: each for key, each in self._loaded.items() if key != name}
+            self._loaded = {key: entry for key, entry in self._loaded.items() if key != name}
             self._release()
 
     def check(self, names: Iterable[str]) -> None:
@@ -258,9 +258,9 @@ class Adapters:
         self, weights: Mapping[str, tuple[float, float]], model: Model | None = None
     ) -> bool:
         """Return whether a model has this set of adapters, as `select` would merge it now."""
-        loaded = self._loaded
-        chosen = tuple((loaded.get(name), weights[name]) for name in sorted(weights))
-        return chosen == self._selected and self._has(model)
+        entries = self._loaded
+        selection = tuple((entries.get(name), weights[name]) for name in sorted(weights))
+        return selection == self._selected and self._has(model)
 
     def select(
         self, weights: Mapping[str, tuple[float, float]], model: Model | None = None
@@ -279,24 +279,24 @@ class Adapters:
             CheckpointError: if a file of the model cannot be read; the message names it.
             InputError: if an adapter is not loaded; the message lists those that are.
         """
-        chosen = self._chosen(weights)
-        if chosen != self._next or not self._has(model):
+        selection = self._chosen(weights)
+        if selection != self._next or not self._has(model):
             self._next = None  # what is merged ahead ends
         if not self._has(model):
             self._change(model)
         with self._lock:
-            if chosen == self._selected:
+            if selection == self._selected:
                 return
             self._selected = None
             try:
-                self._update(self._parts(chosen))
+                self._update(self._parts(selection))
             except BaseException:
                 self._recent = RecentlyMerged()  # some may not be complete
                 with suppress(Exception):
                     self._update({})
                     self._selected = ()
                 raise
-            self._selected, self._next = chosen, None
+            self._selected, self._next = selection, None
             self._ahead.clear()
             self._release()
 
@@ -308,24 +308,28 @@ class Adapters:
         if self._store is not None and model is not None and not self._has(model):
             self._store.read_ahead(model)
         elif self._loaded.keys() >= weights.keys():
-            chosen = self._chosen(weights)
-            if weights and chosen not in (self._selected, self._next):
-                self._next = chosen
-                self._thread.submit(self._merge_ahead, chosen)
+            selection = self._chosen(weights)
+            if weights and selection not in (self._selected, self._next):
+                self._next = selection
+                self._thread.submit(self._merge_ahead, selection)
 
-    def _merge_ahead(self, chosen: _Selection) -> None:
-        """Merge a set of adapters into arrays for `select`, until another one is wanted."""
+    def _merge_ahead(self, selection: _Selection) -> None:
+        """Merge a set of adapters into arrays for `select`, until another set is asked for."""
         with self._lock:
             self._ahead.clear()
-            wanted = self._parts(chosen)
-            new = {slot: parts for slot, parts in wanted.items() if self._merged.get(slot) != parts}
-            if 2 * sum(slot.bytes for slot in new) > (available_memory() or 0):
+            all_parts = self._parts(selection)
+            new_parts = {
+                slot: parts for slot, parts in all_parts.items() if self._merged.get(slot) != parts
+            }
+            if 2 * sum(slot.bytes for slot in new_parts) > (available_memory() or 0):
                 return
-            with closing(self._merging(new, keep=False)) as merging:
-                for chunk, made in merging:
-                    if self._next != chosen:
+            with closing(self._merging(new_parts, keep=False)) as merging:
+                for chunk, arrays in merging:
+                    if self._next != selection:
                         return
-                    self._ahead |= zip(((slot, new[slot]) for slot in chunk), made, strict=True)
+                    self._ahead |= zip(
+                        ((slot, new_parts[slot]) for slot in chunk), arrays, strict=True
+                    )
 
     # --- models
 
@@ -335,15 +339,15 @@ class Adapters:
     def _change(self, model: Model | None) -> None:
         """Replace the parameters by those of a model without adapters, but for those it shares."""
         assert self._store is not None
-        wanted = model or self._store.base
-        held = self._store.find(wanted)  # it fails before anything has changed
+        new_model = model or self._store.base
+        copy = self._store.find(new_model)  # it fails before anything has changed
         before = self._store.held(self._model)
         with self._lock:
-            changed = [
+            slots = [
                 slot
                 for slot in self._store.slots
                 if slot.network in self._replaced
-                and (slot in self._merged or not held or held[slot] is not before.get(slot))
+                and (slot in self._merged or not copy or copy[slot] is not before.get(slot))
             ]
             self._model = self._selected = self._next = None
             self._ahead.clear()
@@ -351,29 +355,29 @@ class Adapters:
             self._pristine.clear()
             self._held.clear()
             self._recent = RecentlyMerged()
-            leaves = ((slot, held[slot]) for slot in changed) if held else wanted.read(changed)
-            for chunk in groups(changed, CHUNK_BYTES):
-                self._place(wanted, [next(leaves) for _ in chunk])
-            self._parameters.files = {**self._parameters.files, **wanted.files}
-            self._model, self._selected = wanted, ()
+            leaves = ((slot, copy[slot]) for slot in slots) if copy else new_model.read(slots)
+            for chunk in groups(slots, CHUNK_BYTES):
+                self._place(new_model, [next(leaves) for _ in chunk])
+            self._parameters.files = {**self._parameters.files, **new_model.files}
+            self._model, self._selected = new_model, ()
 
     @property
     def _replaced(self) -> set[str]:
         """The networks that a change of the model replaces; another model keeps its denoiser."""
-        own = () if self._first is None else self._denoisers
-        return self._parameters.networks.keys() - {*own}
+        shared_networks = () if self._first is None else self._denoisers
+        return self._parameters.networks.keys() - {*shared_networks}
 
     def _place(self, model: Model, chunk: Iterable[tuple[Slot, Leaves]]) -> None:
         """Copy parameters to the devices, unless the model beside this one has them there."""
-        first, missing = self._first, []
+        first, copies = self._first, []
         for slot, leaves in chunk:
             if first is not None and first._model is model and slot not in first._merged:
                 self._parameters.replace(slot, first._parameters.of(slot))
             else:
-                missing.append((slot, leaves))
-        stored = [leaves for _, leaves in missing]
-        placed = jax.block_until_ready(jax.device_put(stored, self._whole))
-        for (slot, _), leaves in zip(missing, placed, strict=True):
+                copies.append((slot, leaves))
+        host_leaves = [leaves for _, leaves in copies]
+        device_leaves = jax.block_until_ready(jax.device_put(host_leaves, self._whole))
+        for (slot, _), leaves in zip(copies, device_leaves, strict=True):
             self._parameters.replace(slot, leaves)
 
     # --- which parameters
@@ -397,64 +401,68 @@ class Adapters:
     def _kept_bytes(self, more: Adapter | None = None) -> int:
         return min(KEPT_BYTES, KEPT_SETS * self.bytes_of(more))
 
-    def _touched(self, loaded: Iterable[_Loaded]) -> set[Slot]:
-        return set().union(*(each.slots for each in loaded))
+    def _touched(self, entries: Iterable[_Loaded]) -> set[Slot]:
+        return set().union(*(entry.slots for entry in entries))
 
-    def _parts(self, chosen: _Selection) -> Parts:
+    def _parts(self, selection: _Selection) -> Parts:
         """Return the changes of weighted adapters, in the order in which they are added."""
         parts: dict[Slot, list[Part]] = {}
-        for loaded, (of_denoisers, of_encoders) in chosen:
-            for network, changes in loaded.adapter.changes.items():
+        for entry, (of_denoisers, of_encoders) in selection:
+            for network, changes in entry.adapter.changes.items():
                 strength = of_encoders if network in self._encoders else of_denoisers
                 for name, change in changes.items() if strength else ():
                     slot, share = self._tensors[network][name]
-                    part = Part(loaded.adapter.digest, share, strength, change)
+                    part = Part(entry.adapter.digest, share, strength, change)
                     parts.setdefault(slot, []).append(part)
-        return {slot: tuple(each) for slot, each in parts.items()}
+        return {slot: tuple(slot_parts) for slot, slot_parts in parts.items()}
 
     # --- replacing
 
-    def _update(self, wanted: Parts) -> None:
-        """Replace the parameters whose changes differ from the wanted ones."""
-        old = self._merged
-        changed = [slot for slot in {**old, **wanted} if old.get(slot, ()) != wanted.get(slot, ())]
+    def _update(self, all_parts: Parts) -> None:
+        """Replace the parameters whose changes differ from those in `all_parts`."""
+        old_parts = self._merged
+        changed_slots = [
+            slot
+            for slot in {**old_parts, **all_parts}
+            if old_parts.get(slot, ()) != all_parts.get(slot, ())
+        ]
         self._recent.limit = self._kept_bytes()
-        keep = sum(slot.bytes for slot in wanted) <= self._recent.limit
-        new = {slot: wanted.get(slot, ()) for slot in changed}
-        with closing(self._merging(new, keep)) as merging:
-            for chunk, made in merging:
-                self._replace(chunk, wanted, [*made])
+        keep = sum(slot.bytes for slot in all_parts) <= self._recent.limit
+        new_parts = {slot: all_parts.get(slot, ()) for slot in changed_slots}
+        with closing(self._merging(new_parts, keep)) as merging:
+            for chunk, arrays in merging:
+                self._replace(chunk, all_parts, [*arrays])
 
-    def _replace(self, chunk: list[Slot], wanted: Parts, stored: list[Made]) -> None:
-        placed = jax.block_until_ready(jax.device_put(stored, self._whole))
+    def _replace(self, chunk: list[Slot], all_parts: Parts, host_leaves: list[Made]) -> None:
+        device_leaves = jax.block_until_ready(jax.device_put(host_leaves, self._whole))
         # None means unknown: an interruption may come between any two statements.
         self._merged.update(dict.fromkeys(chunk))
-        for slot, leaves in zip(chunk, placed, strict=True):
+        for slot, leaves in zip(chunk, device_leaves, strict=True):
             self._parameters.replace(slot, leaves)
         for slot in chunk:
-            if parts := wanted.get(slot):
+            if parts := all_parts.get(slot):
                 self._merged[slot] = parts
             else:
                 del self._merged[slot]
 
     def _merging(
-        self, wanted: Parts, keep: bool
+        self, parts: Parts, keep: bool
     ) -> Generator[tuple[list[Slot], Iterator[Made]], None, None]:
-        """Yield groups of parameters, and these with their changes as the devices have them.
+        """Yield groups of parameters, and their arrays with changes as the devices have them.
 
-        The next group is begun before one is yielded.
+        The merging of the next group begins before a group is yielded.
         """
         with (
             self._libraries.limit(limits=1, user_api="blas"),
             ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
         ):
-            run = threads.map if sum(slot.bytes for slot in wanted) > THREADED_BYTES else map
-            begun: deque[tuple[list[Slot], Iterator[Made]]] = deque()
-            for chunk in groups(wanted, CHUNK_BYTES):
-                begun.append((chunk, self._make({slot: wanted[slot] for slot in chunk}, run, keep)))
-                if len(begun) > 1:
-                    yield begun.popleft()
-            yield from begun
+            run = threads.map if sum(slot.bytes for slot in parts) > THREADED_BYTES else map
+            queue: deque[tuple[list[Slot], Iterator[Made]]] = deque()
+            for chunk in groups(parts, CHUNK_BYTES):
+                queue.append((chunk, self._make({slot: parts[slot] for slot in chunk}, run, keep)))
+                if len(queue) > 1:
+                    yield queue.popleft()
+            yield from queue
 
     def _make(self, chunk: Parts, run: Run, keep: bool) -> Iterator[Made]:
         """Return parameters with their changes: the pristine ones, kept ones or newly merged."""
@@ -464,13 +472,13 @@ class Adapters:
             slot: self._recent.get(slot, parts) if parts else pristine[slot]
             for slot, parts in chunk.items()
         }
-        missing = [
+        missing_slots = [
             slot
             for slot, parts in chunk.items()
             if ready[slot] is None and (slot, parts) not in self._ahead
         ]
-        empty = dict(zip(missing, empty_arrays(missing), strict=True))
-        for slot in missing if keep else ():
+        empty = dict(zip(missing_slots, empty_arrays(missing_slots), strict=True))
+        for slot in missing_slots if keep else ():
             self._recent.keep(slot, chunk[slot], empty[slot])
 
         def make(slot: Slot) -> Made:
@@ -490,26 +498,30 @@ class Adapters:
         On a CPU, and on that device, they are the parameters' own memory. Quantised parameters are
         read from the checkpoint again.
         """
-        read = self._parameters.read([slot for slot in slots if slot.is_quantized])
+        stored_arrays = self._parameters.read([slot for slot in slots if slot.is_quantized])
         for slot in slots:
             first, *_ = slot.indices
             shards = self._parameters.leaves[slot.network][first].addressable_shards
             if not self.on_devices:
-                own = read[slot] if slot in read else np.asarray(shards[0].data)
+                array = stored_arrays[slot] if slot in stored_arrays else np.asarray(shards[0].data)
             else:
                 emptiest = min(shards, key=lambda shard: self._held[shard.device])
-                own = jax.device_put(read[slot], emptiest.device) if slot in read else emptiest.data
+                array = (
+                    jax.device_put(stored_arrays[slot], emptiest.device)
+                    if slot in stored_arrays
+                    else emptiest.data
+                )
                 self._held[emptiest.device] += slot.bytes
-            self._pristine[slot] = own
+            self._pristine[slot] = array
 
     def _release(self) -> None:
         """Forget the pristine copies of parameters that no loaded adapter changes any more."""
-        needed = self._touched(self._loaded.values()) | self._merged.keys()
-        self._recent.forget_all_but({each.adapter.digest for each in self._loaded.values()})
-        for slot in self._pristine.keys() - needed:
-            kept = self._pristine.pop(slot)
-            if isinstance(kept, Array):
-                self._held[kept.device] -= slot.bytes
+        needed_slots = self._touched(self._loaded.values()) | self._merged.keys()
+        self._recent.forget_all_but({entry.adapter.digest for entry in self._loaded.values()})
+        for slot in self._pristine.keys() - needed_slots:
+            array = self._pristine.pop(slot)
+            if isinstance(array, Array):
+                self._held[array.device] -= slot.bytes
 
 
 def _on_host(pristine: Pristine) -> np.ndarray:

@@ -52,11 +52,11 @@ def models_of(
     first = Model("", target, networks, [*networks], program_names(target))
     if second is None:
         return [first]
-    other = replace(target, config=second.config, quantization=None)
-    shared = _shared_names(target.config.architecture, second)
-    programs = [name for name in program_names(other) if name not in shared]
-    own = trace_networks(second.config, target.dtype, cache)
-    return [first, Model("refiner", other, own, [second.own], programs)]
+    second_target = replace(target, config=second.config, quantization=None)
+    shared_names = _shared_names(target.config.architecture, second)
+    programs = [name for name in program_names(second_target) if name not in shared_names]
+    second_networks = trace_networks(second.config, target.dtype, cache)
+    return [first, Model("refiner", second_target, second_networks, [second.own], programs)]
 
 
 def load_beside(run: CompiledSampler, second: Beside) -> CompiledSampler:
@@ -72,13 +72,13 @@ def load_beside(run: CompiledSampler, second: Beside) -> CompiledSampler:
     room = run.room
     model = room.models[-1]
     target, networks = model.target, model.networks
-    found = weights.match_weights(networks[second.own], second.denoiser.open)
-    loaded = load_networks({second.own: found}, place_on(target.mesh))
-    shared = _shared(run, second)
-    cached = load_cached(target, room.cache, without=shared)
-    executables = compile_missing(target, networks, room.cache, cached, shared)
+    denoiser_weights = weights.match_weights(networks[second.own], second.denoiser.open)
+    denoisers = load_networks({second.own: denoiser_weights}, place_on(target.mesh))
+    shared_programs = _shared(run, second)
+    cached_programs = load_cached(target, room.cache, without=shared_programs)
+    executables = compile_missing(target, networks, room.cache, cached_programs, shared_programs)
     room.admit(target, executables.bytes)
-    parameters = run.parameters.beside(loaded, [*second.config.networks])
+    parameters = run.parameters.beside(denoisers, [*second.config.networks])
     return CompiledSampler(target, executables, parameters, room)
 
 
@@ -90,7 +90,7 @@ def resized_beside(run: CompiledSampler, first: CompiledSampler, second: Beside)
 def _shared(first: CompiledSampler, second: Beside) -> dict[str, jax.stages.Compiled]:
     """Return the first model's programs that run the same networks of both models."""
     names = _shared_names(first.target.config.architecture, second)
-    return {name: each for name, each in first.executables.items() if name in names}
+    return {name: executable for name, executable in first.executables.items() if name in names}
 
 
 def _shared_names(first: Architecture, second: Beside) -> set[str]:
@@ -98,7 +98,7 @@ def _shared_names(first: Architecture, second: Beside) -> set[str]:
 
     def is_shared(program: Entry) -> bool:
         of_first, of_second = (
-            program.networks(each) for each in (first, second.config.architecture)
+            program.networks(architecture) for architecture in (first, second.config.architecture)
         )
         return of_first == of_second and second.own not in of_second
 

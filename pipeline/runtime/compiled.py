@@ -64,8 +64,8 @@ def choose_layout(devices: int, images: int, per_picture: int = 1) -> Layout:
     shares = [n for n in range(1, images + 1) if images % n == 0]
     halves, rows = ((1, 2), 1) if per_picture == 1 else ((2,), per_picture // 2)
     layouts = [Layout(n, guidance, rows) for n in shares for guidance in halves]
-    fitting = [layout for layout in layouts if layout.devices <= devices]
-    return max(fitting, key=lambda layout: (layout.devices, layout.images))
+    fitting_layouts = [layout for layout in layouts if layout.devices <= devices]
+    return max(fitting_layouts, key=lambda layout: (layout.devices, layout.images))
 
 
 def make_mesh(devices: Sequence[jax.Device], images: int, per_picture: int = 1) -> Mesh:
@@ -133,21 +133,21 @@ class CompiledSampler:
         self,
         height: int,
         width: int,
-        given: Mapping[str, jax.stages.Compiled] = MappingProxyType({}),
+        programs: Mapping[str, jax.stages.Compiled] = MappingProxyType({}),
     ) -> "CompiledSampler":
         """Return a sampler of the same networks and devices for another size, in pixels.
 
-        The two share the parameters, and the programs that do not depend on the size. Programs in
-        `given` are not compiled either.
+        The two share the parameters, and the programs that do not depend on the size. They also
+        share those in `programs`, which are not compiled again.
 
         Raises:
             DeviceError: if the memory cannot hold the size beside the others.
         """
         target, cache = self.target.resized(height, width), self.room.cache
-        shared = {**given, **self._unsized}
-        cached = load_cached(target, cache, without=shared)
+        shared_programs = {**programs, **self._unsized}
+        cached_programs = load_cached(target, cache, without=shared_programs)
         networks = self.parameters.networks
-        executables = compile_missing(target, networks, cache, cached, shared)
+        executables = compile_missing(target, networks, cache, cached_programs, shared_programs)
         self.room.admit(target, executables.bytes)
         return CompiledSampler(target, executables, self.parameters, self.room)
 
@@ -176,28 +176,30 @@ class CompiledSampler:
             The decoded pictures `[B, H, W, 3]` float32 in 0..1.
         """
         images = self.shapes.images
-        every = np.ones(images, bool)
+        all_slots = np.ones(images, bool)
         # One picture on each device is enough, except for `decode`, whose pictures are returned.
-        one = np.arange(images) % (images // self.mesh.shape["images"]) == 0
+        one_per_device = np.arange(images) % (images // self.mesh.shape["images"]) == 0
         ids = [np.zeros((2, images, count), np.int32) for count in self.target.prompt_tokens]
         zeroed, guidance = np.zeros((2, images), bool), np.zeros(images, np.float32)
-        embeds = self.encode(self.blank_embeds(), every, ids, zeroed)
-        chosen = np.zeros((2, images), np.int32)
-        context = self.condition(self.blank_context(), every, [embeds], chosen, guidance)
+        embeds = self.encode(self.blank_embeds(), all_slots, ids, zeroed)
+        text_numbers = np.zeros((2, images), np.int32)
+        context = self.condition(self.blank_context(), all_slots, [embeds], text_numbers, guidance)
         noise = self.initial_latents(np.zeros(images, np.uint32), 1.0)
         pixels = np.zeros((images, self.shapes.height, self.shapes.width, 3), np.float32)
-        x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), one)
-        state, kept = self.enter(self.blank_state, self.nothing_kept, x0, self.nothing_kept, every)
+        x0, _ = self.encode_image(pixels, self.vary(noise, noise, 0.5), (1.0, 0.0), one_per_device)
+        state, kept = self.enter(
+            self.blank_state, self.nothing_kept, x0, self.nothing_kept, all_slots
+        )
         first = pack(make_schedule(self._config.scheduler, 1), 2.0, 0.0, guided=1, seed=0)
-        work = Work(*(part[:1] * one[:, None].astype(part.dtype) for part in first))
+        work = Work(*(part[:1] * one_per_device[:, None].astype(part.dtype) for part in first))
         jax.block_until_ready(self.step(state, context, work, kept, self.blank_deep()))
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
-            self.check(np.zeros((images, side, side, 3), np.uint8), one)
-        placed = self.put_latents(latents)
+            self.check(np.zeros((images, side, side, 3), np.uint8), one_per_device)
+        device_latents = self.put_latents(latents)
         if self.has_tiny_vae:
-            jax.block_until_ready(self.tiny_decode(placed, one))
-        pictures, _ = self.decode(placed, every)
+            jax.block_until_ready(self.tiny_decode(device_latents, one_per_device))
+        pictures, _ = self.decode(device_latents, all_slots)
         return np.asarray(pictures)
 
     def blank_embeds(self) -> Embeds:
@@ -241,7 +243,7 @@ class CompiledSampler:
         images: np.ndarray,
         noise: Array,
         coefficients: tuple[float, float],
-        wanted: np.ndarray,
+        slot_mask: np.ndarray,
     ) -> tuple[Array, Array]:
         """Return the latents `[B, h, w, C]` of pictures, and those with noise.
 
@@ -249,16 +251,16 @@ class CompiledSampler:
             images: `[B, H, W, 3]` float32 in 0..1.
             noise: standard normal noise `[B, h, w, C]` float32.
             coefficients: those of the pictures' latents and of the noise; see `add_noise`.
-            wanted: `[B]` bool; the others are not encoded, and are 0.
+            slot_mask: `[B]` bool, the slots to encode; the others are 0.
         """
         pair = jax.device_put(np.array(coefficients, np.float32), self._whole)
-        pixels, chosen = self._put_columns((images, wanted))
-        return self._run("encode_image", pixels, noise, pair, chosen)
+        pixels, device_mask = self._put_columns((images, slot_mask))
+        return self._run("encode_image", pixels, noise, pair, device_mask)
 
     def encode(
         self,
         embeds: Embeds,
-        new: np.ndarray,
+        new_slots: np.ndarray,
         input_ids: Sequence[np.ndarray],
         zeroed: np.ndarray,
         vectors: Sequence[np.ndarray] | None = None,
@@ -271,7 +273,8 @@ class CompiledSampler:
 
         Args:
             embeds: those of all slots, which are gone afterwards: their memory is used again.
-            new: `[B]` bool, the slots of the new pictures. The other arguments matter only there.
+            new_slots: `[B]` bool, the slots of the new pictures. The other arguments matter only
+                there.
             input_ids: for each text encoder `[2, B, C * L]` int32 for C chunks, the negative
                 prompts first; see `Architecture.encode`.
             zeroed: `[2, B]` bool; see `Architecture.encode`.
@@ -287,19 +290,19 @@ class CompiledSampler:
             chunks=np.ones(zeroed.shape, np.int32) if chunks is None else chunks,
         )
         rows = self._no_vectors if vectors is None else self._put_whole(vectors)
-        per_device = len(new) // self.mesh.shape["images"]
+        per_device = len(new_slots) // self.mesh.shape["images"]
         sources = _sources(
-            new, per_device, [each.swapaxes(0, 1) for each in jax.tree.leaves(tokens)]
+            new_slots, per_device, [leaf.swapaxes(0, 1) for leaf in jax.tree.leaves(tokens)]
         )
-        placed = jax.device_put(tokens, self._by_half)
-        return self._run("encode", embeds, self._put_columns(sources), placed, rows)
+        device_tokens = jax.device_put(tokens, self._by_half)
+        return self._run("encode", embeds, self._put_columns(sources), device_tokens, rows)
 
     def condition(
         self,
         context: Context,
-        new: np.ndarray,
+        new_slots: np.ndarray,
         texts: Sequence[Embeds],
-        chosen: np.ndarray,
+        text_numbers: np.ndarray,
         guidance: np.ndarray,
         chunks: np.ndarray | None = None,
     ) -> Context:
@@ -307,17 +310,19 @@ class CompiledSampler:
 
         Args:
             context: the context of all slots, which is gone afterwards: its memory is used again.
-            new: `[B]` bool, the slots of these pictures. The other arguments matter only there.
+            new_slots: `[B]` bool, the slots of these pictures. The other arguments matter only
+                there.
             texts: the embeddings of up to `MAX_TEXTS` texts that the prompts have in turn.
-            chosen: `[2, B]` int32, which of the texts each prompt has, the negative prompts first.
+            text_numbers: `[2, B]` int32, which of the texts each prompt has, the negative prompts
+                first.
             guidance: `[B]` float32, the guidance scales minus 1, for networks that take them.
             chunks: `[2, B]` int32, the number of chunks of each prompt; None means 1.
         """
-        numbers = np.ones(chosen.shape, np.int32) if chunks is None else chunks
-        own, of_chunks = jax.device_put((chosen, numbers), self._by_half)
-        places, guided = self._put_columns((new, guidance))
-        every = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
-        inputs = places, every, own, *self._picture, guided, of_chunks
+        chunk_counts = np.ones(text_numbers.shape, np.int32) if chunks is None else chunks
+        numbers, counts = jax.device_put((text_numbers, chunk_counts), self._by_half)
+        places, scales = self._put_columns((new_slots, guidance))
+        all_texts = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
+        inputs = places, all_texts, numbers, *self._picture, scales, counts
         return self._run("condition", context, *inputs)
 
     @cached_property
@@ -347,9 +352,11 @@ class CompiledSampler:
         sigma = jax.device_put(np.float32(init_noise_sigma), self._whole)
         return self._run("noise", self._put_columns(seeds), sigma)
 
-    def vary(self, own: Array, other: Array, strength: float) -> Array:
-        """Return initial latents `own`, turned towards `other` by `strength`, 0..1."""
-        return self._run("vary", own, other, jax.device_put(np.float32(strength), self._whole))
+    def vary(self, base_noise: Array, other_noise: Array, strength: float) -> Array:
+        """Return initial latents: `base_noise` turned towards `other_noise` by `strength`, 0..1."""
+        return self._run(
+            "vary", base_noise, other_noise, jax.device_put(np.float32(strength), self._whole)
+        )
 
     def put_latents(self, latents: np.ndarray) -> Array:
         """Copy latents `[B, h, w, C]` float32 to the devices."""
@@ -360,13 +367,13 @@ class CompiledSampler:
         return Kept(x0, noise, self._put_columns(masks))
 
     def enter(
-        self, state: State, kept: Kept, latents: Array, parts: Kept, new: np.ndarray
+        self, state: State, kept: Kept, latents: Array, parts: Kept, new_slots: np.ndarray
     ) -> tuple[State, Kept]:
-        """Return the state and the kept parts with those of new pictures, `[B]` bool.
+        """Return the state and the kept parts with those of pictures in new slots, `[B]` bool.
 
-        They start from `latents`, and `parts` of them are kept.
+        The pictures start from `latents`, and `parts` of them are kept.
         """
-        return self._run("enter", state, kept, latents, parts, self._put_columns(new))
+        return self._run("enter", state, kept, latents, parts, self._put_columns(new_slots))
 
     def step(
         self,
@@ -384,12 +391,12 @@ class CompiledSampler:
         """
         return self._run("step", state, context, self._put_columns(work), kept, deep)
 
-    def decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
+    def decode(self, latents: Array, slot_mask: np.ndarray) -> tuple[Array, Array]:
         """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8.
 
-        Only those that are wanted, `[B]` bool, are decoded; the others are 0.
+        Only the slots in `slot_mask`, `[B]` bool, are decoded; the others are 0.
         """
-        return self._run("decode", latents, self._put_columns(wanted))
+        return self._run("decode", latents, self._put_columns(slot_mask))
 
     @property
     def has_tiny_vae(self) -> bool:
@@ -401,15 +408,15 @@ class CompiledSampler:
         """Whether a step can use deep features of an earlier one."""
         return self.target.step_cache
 
-    def tiny_decode(self, latents: Array, wanted: np.ndarray) -> tuple[Array, Array]:
+    def tiny_decode(self, latents: Array, slot_mask: np.ndarray) -> tuple[Array, Array]:
         """Do what `decode` does, with the tiny VAE."""
-        finished = np.tile(np.array([1, 0], np.float32), (len(wanted), 1))
+        finished = np.tile(np.array([1, 0], np.float32), (len(slot_mask), 1))
         state = State(latents, self.blank_state.history)
-        images, pixels, _ = self._tiny_decode(state, finished, wanted)
+        images, pixels, _ = self._tiny_decode(state, finished, slot_mask)
         return images, pixels
 
     def preview(
-        self, before: Array, after: State, pred_x0: np.ndarray, wanted: np.ndarray
+        self, before: Array, after: State, pred_x0: np.ndarray, slot_mask: np.ndarray
     ) -> np.ndarray:
         """Return previews of unfinished pictures, `[B, h, w, 3]` uint8, by the tiny VAE.
 
@@ -417,23 +424,23 @@ class CompiledSampler:
             before: the latents `[B, h, w, C]` before an evaluation.
             after: the state after it.
             pred_x0: `[B, 2]`, the row of each picture's `Schedule.pred_x0`.
-            wanted: `[B]` bool; the others are 0.
+            slot_mask: `[B]` bool, the slots to decode; the others are 0.
         """
-        *_, previews = self._tiny_decode(State(before, after.history), pred_x0, wanted)
+        *_, previews = self._tiny_decode(State(before, after.history), pred_x0, slot_mask)
         return np.asarray(previews)
 
     def _tiny_decode(
-        self, state: State, coefficients: np.ndarray, wanted: np.ndarray
+        self, state: State, coefficients: np.ndarray, slot_mask: np.ndarray
     ) -> tuple[Array, Array, Array]:
-        columns = self._put_columns((coefficients.astype(np.float32), wanted))
+        columns = self._put_columns((coefficients.astype(np.float32), slot_mask))
         return self._run("tiny_decode", state, *columns)
 
-    def check(self, images: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return which of the wanted pictures the safety checker flags, `[B]` bool.
+    def check(self, images: np.ndarray, slot_mask: np.ndarray) -> np.ndarray:
+        """Return which of the pictures in `slot_mask` the safety checker flags, `[B]` bool.
 
         `images` are `[B, S, S, 3]` uint8, from `moderation.prepare`.
         """
-        return np.asarray(self._run("check", *self._put_columns((images, wanted))))
+        return np.asarray(self._run("check", *self._put_columns((images, slot_mask))))
 
 
 def _zeros(specs: Any) -> Any:
@@ -443,20 +450,20 @@ def _zeros(specs: Any) -> Any:
     )
 
 
-def _sources(new: np.ndarray, per_device: int, values: Sequence[np.ndarray]) -> np.ndarray:
+def _sources(new_slots: np.ndarray, per_device: int, values: Sequence[np.ndarray]) -> np.ndarray:
     """Return which slot each new slot gets its embeddings from, `[B]` int32.
 
     It is the first new slot of the same device with the same values, by its index among the
     device's slots; -1 for a slot that is not new.
 
     Args:
-        new: `[B]` bool.
+        new_slots: `[B]` bool.
         per_device: the number of slots of each device.
         values: arrays `[B, ...]`.
     """
-    found = np.full(len(new), -1, np.int32)
+    sources = np.full(len(new_slots), -1, np.int32)
     first: dict[tuple[int | bytes, ...], int] = {}
-    for slot in map(int, np.flatnonzero(new)):
-        own = (*(each[slot].tobytes() for each in values),)
-        found[slot] = first.setdefault((slot // per_device, *own), slot % per_device)
-    return found
+    for slot in map(int, np.flatnonzero(new_slots)):
+        slot_values = (*(array[slot].tobytes() for array in values),)
+        sources[slot] = first.setdefault((slot // per_device, *slot_values), slot % per_device)
+    return sources

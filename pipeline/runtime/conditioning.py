@@ -56,17 +56,17 @@ def encode(
     """
 
     def write(slot: Array, embeds: Embeds) -> Embeds:
-        own = jax.tree.map(lambda each: looping.take_one(each, slot, 1), tokens)
+        slot_tokens = jax.tree.map(lambda leaf: looping.take_one(leaf, slot, 1), tokens)
 
         def write_chunk(chunk: Array, embeds: Embeds) -> Embeds:
-            found = encode_chunk(chunk_of(own, chunk, count))
+            chunk_embeds = encode_chunk(chunk_of(slot_tokens, chunk, count))
             return jax.tree.map(
-                lambda all_, one: looping.put_at(all_, one[:, :, None], (0, slot, chunk)),
+                lambda all_, leaf: looping.put_at(all_, leaf[:, :, None], (0, slot, chunk)),
                 embeds,
-                found,
+                chunk_embeds,
             )
 
-        return jax.lax.fori_loop(0, _longest(own.chunks), write_chunk, embeds)
+        return jax.lax.fori_loop(0, _longest(slot_tokens.chunks), write_chunk, embeds)
 
     def copy(slot: Array, embeds: Embeds) -> Embeds:
         source = looping.take(sources, slot)
@@ -90,9 +90,9 @@ def chunk_of(tokens: Tokens[Array], i: Array | int, count: int) -> Tokens[Array]
 def condition(
     condition_chunk: Callable[[Embeds, Array, Array], Context],
     context: Context,
-    new: Array,
+    new_slots: Array,
     texts: Sequence[Embeds],
-    chosen: Array,
+    text_numbers: Array,
     guidance: Array,
     chunks: Array,
 ) -> Context:
@@ -102,35 +102,37 @@ def condition(
         condition_chunk: returns the context `[H, 1, ...]` of one chunk of a picture's prompts, from
             its embeddings, the guidance `[1]` and the numbers of chunks `[H, 1]`.
         context: the context before.
-        new: `[B]` bool, the slots of these pictures.
+        new_slots: `[B]` bool, the slots of these pictures.
         texts: the embeddings of V texts in all slots.
-        chosen: `[H, B]` int32, which of the V texts each prompt has.
+        text_numbers: `[H, B]` int32, which of the V texts each prompt has.
         guidance: `[B]` float32, the guidance scales minus 1.
         chunks: `[H, B]` int32, the number of chunks of each prompt.
     """
 
     def write(slot: Array, context: Context) -> Context:
-        own_chunks, own_guidance = (
+        slot_chunks, slot_guidance = (
             looping.take_one(chunks, slot, 1),
             looping.take_one(guidance, slot),
         )
-        own, count = looping.take(chosen, slot, 1), _longest(own_chunks)
+        slot_numbers, count = looping.take(text_numbers, slot, 1), _longest(slot_chunks)
 
         def write_chunk(i: Array, context: Context) -> Context:
             chunk = count - 1 - i  # the first chunk comes last: it has what is not of tokens
 
             def pick(*leaves: Array) -> Array:
-                ones = [looping.take(looping.take_one(leaf, slot, 1), chunk, 2) for leaf in leaves]
-                return jnp.stack(ones)[own, jnp.arange(len(own))]
+                rows = [looping.take(looping.take_one(leaf, slot, 1), chunk, 2) for leaf in leaves]
+                return jnp.stack(rows)[slot_numbers, jnp.arange(len(slot_numbers))]
 
-            found = condition_chunk(jax.tree.map(pick, *texts), own_guidance, own_chunks)
+            chunk_context = condition_chunk(jax.tree.map(pick, *texts), slot_guidance, slot_chunks)
             return jax.tree.map(
-                lambda all_, one: looping.put_at(all_, one, (0, slot, chunk)), context, found
+                lambda all_, leaf: looping.put_at(all_, leaf, (0, slot, chunk)),
+                context,
+                chunk_context,
             )
 
         return jax.lax.fori_loop(0, count, write_chunk, context)
 
-    return looping.for_each(new, write, context)
+    return looping.for_each(new_slots, write, context)
 
 
 def _longest(chunks: Array) -> Array:

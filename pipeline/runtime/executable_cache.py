@@ -102,11 +102,11 @@ class ExecutableCache:
 
     def get_or_create(self, name: str, cache_key: object, make: Callable[[], T]) -> T:
         """Return the value stored for `cache_key`; make and store it if there is none."""
-        made = self.get(name, cache_key)
-        if made is None:
-            made = make()
-            self.put(name, cache_key, made)
-        return made
+        value = self.get(name, cache_key)
+        if value is None:
+            value = make()
+            self.put(name, cache_key, value)
+        return value
 
     def _file_name(self, name: str, *cache_key: object) -> str:
         """Return a file name with a digest of everything that the stored value depends on."""
@@ -127,12 +127,12 @@ class ExecutableCache:
         if not file.exists():
             return None
         try:
-            loaded = read(_checked(file.read_bytes()))
+            value = read(_checked(file.read_bytes()))
         except Exception as error:  # damaged files may raise anything
             log.warning("%s could not be loaded (%s); rebuilding it", file, error)
             return None
         _touch(file)
-        return loaded
+        return value
 
     def _store(self, file_name: str, write: Callable[[], bytes]) -> None:
         file = self.folder / file_name

@@ -104,8 +104,8 @@ def load_cached(
 
     names = [name for name in program_names(target) if name not in without]
     with ThreadPoolExecutor(len(names), thread_name_prefix="load") as threads:
-        found = zip(names, threads.map(load, names), strict=True)
-        return {name: cached for name, cached in found if cached is not None}
+        results = zip(names, threads.map(load, names), strict=True)
+        return {name: executable for name, executable in results if executable is not None}
 
 
 def compile_missing(
@@ -124,14 +124,14 @@ def compile_missing(
         cached: the result of `load_cached` for the same target.
         shared: executables for another size that serve this one too, by program name.
     """
-    there = {**shared, **{name: found.executable for name, found in cached.items()}}
-    for name, found in cached.items():
-        log.info("loaded %s in %.1f s", name, found.seconds)
+    there = {**shared, **{name: program.executable for name, program in cached.items()}}
+    for name, program in cached.items():
+        log.info("loaded %s in %.1f s", name, program.seconds)
     names = [name for name in program_names(target) if name not in there]
     compiled = compile_all(names, target, networks, cache)
     return Executables(
         by_name=there | {name: executable for name, (executable, _) in compiled.items()},
-        load_seconds={name: found.seconds for name, found in cached.items()},
+        load_seconds={name: program.seconds for name, program in cached.items()},
         compile_seconds={name: seconds for name, (_, seconds) in compiled.items()},
     )
 

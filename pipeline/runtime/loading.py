@@ -100,18 +100,18 @@ def match_networks(
 
 
 def load_networks(
-    found: Mapping[str, PendingWeights[Any]], place: weights.DevicePut
+    pending_weights: Mapping[str, PendingWeights[Any]], place: weights.DevicePut
 ) -> dict[str, Any]:
-    """Load the parameters that `find_networks` found, and return the networks by name.
+    """Load the parameters from `find_networks`, and return the networks by name.
 
     `place` takes each parameter as a host array and puts it where it belongs.
     """
 
-    def load(name: str, stored: PendingWeights[Any]) -> Any:
+    def load(name: str, pending: PendingWeights[Any]) -> Any:
         with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
-            return stored.load(place, bar.update)
+            return pending.load(place, bar.update)
 
-    return {name: load(name, stored) for name, stored in found.items()}
+    return {name: load(name, pending) for name, pending in pending_weights.items()}
 
 
 def module_factories(
@@ -122,17 +122,22 @@ def module_factories(
     The functions are for tracing by `nnx.eval_shape`: the networks have shapes, no parameters.
     """
 
-    def factory(network: Network, own: object) -> Callable[[DTypeLike], nnx.Module]:
+    def factory(network: Network, network_config: object) -> Callable[[DTypeLike], nnx.Module]:
         def make(dtype: DTypeLike) -> nnx.Module:
-            made = merge_kernels(network.make(own, dtype=dtype, rngs=weights.shape_rngs()))
+            module = merge_kernels(
+                network.make(network_config, dtype=dtype, rngs=weights.shape_rngs())
+            )
             if quantization is None or network.int8_layers is None:
-                return made
-            return quantize(made, network.int8_layers(own))
+                return module
+            return quantize(module, network.int8_layers(network_config))
 
         return make
 
     network_of = config.family.network
-    return {name: factory(network_of(name), own) for name, own in config.networks.items()}
+    return {
+        name: factory(network_of(name), network_config)
+        for name, network_config in config.networks.items()
+    }
 
 
 def _progress_bar(title: str) -> Any:

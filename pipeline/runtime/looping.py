@@ -11,27 +11,27 @@ from jax import Array
 Carry = TypeVar("Carry")
 
 
-def for_each(wanted: Array, work: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
-    """Return what `work(i, carry)` makes of `carry`, for each i with `wanted[i]` in order.
+def for_each(mask: Array, work: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
+    """Return the carry after `work(i, carry)` for each i with `mask[i]`, in order.
 
-    `wanted` is `[B]` bool. The others cost nothing.
+    `mask` is `[B]` bool. The other numbers cost nothing.
     """
-    order = jnp.argsort(~wanted, stable=True)
-    return jax.lax.fori_loop(0, wanted.sum(), lambda i, carry: work(order[i], carry), carry)
+    order = jnp.argsort(~mask, stable=True)
+    return jax.lax.fori_loop(0, mask.sum(), lambda i, carry: work(order[i], carry), carry)
 
 
-def map_wanted(wanted: Array, function: Callable[[Array], Any]) -> Any:
-    """Return the arrays that `function(i)` returns, stacked: zeros for each i that is not wanted.
+def map_wanted(mask: Array, function: Callable[[Array], Any]) -> Any:
+    """Return the arrays of `function(i)`, stacked: zeros for each i without `mask[i]`.
 
-    `wanted` is `[B]` bool. The others cost nothing.
+    `mask` is `[B]` bool. The other numbers cost nothing.
     """
     shapes = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
-    blank = jax.tree.map(lambda leaf: jnp.zeros((len(wanted), *leaf.shape), leaf.dtype), shapes)
+    blank = jax.tree.map(lambda leaf: jnp.zeros((len(mask), *leaf.shape), leaf.dtype), shapes)
 
-    def work(i: Array, found: Any) -> Any:
-        return jax.tree.map(lambda array, item: put(array, item, i), found, function(i))
+    def work(i: Array, arrays: Any) -> Any:
+        return jax.tree.map(lambda array, item: put(array, item, i), arrays, function(i))
 
-    return for_each(wanted, work, blank)
+    return for_each(mask, work, blank)
 
 
 def take(array: Array, i: Array, axis: int = 0) -> Array:
@@ -69,9 +69,9 @@ def put_at(array: Array, items: Array, starts: tuple[Array | int, ...]) -> Array
 
     Where `items` are as long as the array, they are put at 0.
     """
-    wanted = (*starts, *[0] * array.ndim)[: array.ndim]
-    sizes = zip(array.shape, items.shape, wanted, strict=True)
-    places = [start if length > own else 0 for length, own, start in sizes]
+    all_starts = (*starts, *[0] * array.ndim)[: array.ndim]
+    sizes = zip(array.shape, items.shape, all_starts, strict=True)
+    places = [start if length > item_length else 0 for length, item_length, start in sizes]
     return jax.lax.dynamic_update_slice(array, items, places)
 
 

@@ -43,8 +43,8 @@ def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     machine = _numbers(proc / "meminfo")
     if "MemAvailable:" not in machine:
         return None
-    whole, swap = 1024 * machine["MemAvailable:"], 1024 * machine.get("SwapFree:", 0)
-    return min([whole + swap, *_allowed(proc / "self/cgroup", cgroups, swap)])
+    machine_memory, swap = 1024 * machine["MemAvailable:"], 1024 * machine.get("SwapFree:", 0)
+    return min([machine_memory + swap, *_allowed(proc / "self/cgroup", cgroups, swap)])
 
 
 def _allowed(memberships: Path, cgroups: Path, swap: int) -> Iterator[int]:
@@ -77,10 +77,10 @@ def _page_cache(group: Path) -> int:
     return sum(use.get(f"total_{name}", use.get(name, 0)) for name in RECLAIMABLE)
 
 
-def _swap(group: Path, free: int) -> int:
+def _swap(group: Path, free_swap: int) -> int:
     """Return the bytes of the machine's free swap that a cgroup allows."""
     limit, use = (_number(group / file) for file in SWAP_FILES)
-    return free if limit is None or use is None else min(free, max(limit - use, 0))
+    return free_swap if limit is None or use is None else min(free_swap, max(limit - use, 0))
 
 
 def _number(file: Path) -> int | None:

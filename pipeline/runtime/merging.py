@@ -33,13 +33,13 @@ def merge(slot: Slot, pristine: np.ndarray, parts: Collection[Part], result: np.
     for share in range(len(slot.names)):
         columns = np.s_[..., share * width : (share + 1) * width]
         before, after = pristine[columns], result[columns]
-        some = [part for part in parts if part.share == share]
-        if slot.path[-1] == "kernel" and all(isinstance(part.change, LowRank) for part in some):
-            _add_products(slot.path, before, some, after)
+        addends = [part for part in parts if part.share == share]
+        if slot.path[-1] == "kernel" and all(isinstance(part.change, LowRank) for part in addends):
+            _add_products(slot.path, before, addends, after)
             continue
         total = weight = before.astype(np.float32)
         tensor = checkpoint_layout(slot.path, weight)
-        for part in some:
+        for part in addends:
             total = total + from_checkpoint(slot.path, part.change.delta(tensor, part.strength))
         after[...] = total
 
@@ -62,9 +62,9 @@ def _add_products(
     total, product = np.empty((2, rows, width), np.float32)
     for start in range(0, len(before), rows):
         block = slice(start, start + rows)
-        some = before[block]
-        sums, products = total[: len(some)], product[: len(some)]
-        sums[...] = some
+        rows_before = before[block]
+        sums, products = total[: len(rows_before)], product[: len(rows_before)]
+        sums[...] = rows_before
         for down, up in factors:
             sums += np.matmul(down[block], up, out=products)
         after[block] = sums

@@ -20,8 +20,8 @@ def cores_as_devices(images: int) -> None:
     number that is already set, by JAX_NUM_CPU_DEVICES or otherwise, is kept.
     """
     if jax.config.values["jax_num_cpu_devices"] == _UNSET:
-        most = min(images, os.cpu_count() or 1)
-        shares = max(n for n in range(1, most + 1) if images % n == 0)
+        limit = min(images, os.cpu_count() or 1)
+        shares = max(n for n in range(1, limit + 1) if images % n == 0)
         jax.config.update("jax_num_cpu_devices", shares)
 
 
@@ -34,10 +34,11 @@ def find_devices() -> list[jax.Device]:
     try:
         return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the type depends on the backend
-        asked = os.environ.get("JAX_PLATFORMS", "")
+        platforms = os.environ.get("JAX_PLATFORMS", "")
         raise DeviceError(
-            f"JAX finds no device to run on (JAX_PLATFORMS is {asked!r}); unset JAX_PLATFORMS, or "
-            f"install the driver and the JAX build of that platform. {_first_line(error)}".strip()
+            f"JAX finds no device to run on (JAX_PLATFORMS is {platforms!r}); unset JAX_PLATFORMS, "
+            "or install the driver and the JAX build of that platform."
+            f" {_first_line(error)}".strip()
         ) from error
 
 

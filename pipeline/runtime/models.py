@@ -121,15 +121,15 @@ class ModelStore:
         try:
             if self._needed > self.limit:
                 return {}
-            others = self._make_room()
-            held = {
-                slot: _shared(leaves, [other[slot] for other in others])
+            held_models = self._make_room()
+            model_leaves = {
+                slot: _shared(leaves, [held_leaves[slot] for held_leaves in held_models])
                 for slot, leaves in model.read(self.slots)
             }
             with self._lock:
                 if model in self._reading:  # it was not forgotten meanwhile
-                    self._held[model] = held
-            return held
+                    self._held[model] = model_leaves
+            return model_leaves
         finally:
             with self._lock:
                 self._reading.pop(model, None)
@@ -142,13 +142,15 @@ class ModelStore:
             return [*self._held.values()]
 
 
-def _shared(leaves: Leaves, others: Sequence[Leaves]) -> Leaves:
-    """Return those of other models that are equal, or the same."""
-    equal = (other for other in others if all(map(_is_equal, leaves, other)))
+def _shared(leaves: Leaves, candidates: Sequence[Leaves]) -> Leaves:
+    """Return the candidate that is equal to `leaves`, or `leaves` themselves without one."""
+    equal = (candidate for candidate in candidates if all(map(_is_equal, leaves, candidate)))
     return next(equal, leaves)
 
 
-def _is_equal(array: np.ndarray, other: np.ndarray) -> bool:
+def _is_equal(array: np.ndarray, other_array: np.ndarray) -> bool:
     """Return whether the bits are equal; the first ones tell most arrays apart."""
-    one, two = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (array, other))
-    return all(np.array_equal(one[part], two[part]) for part in (np.s_[:_SAMPLE], np.s_[:]))
+    bits, other_bits = (
+        np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (array, other_array)
+    )
+    return all(np.array_equal(bits[part], other_bits[part]) for part in (np.s_[:_SAMPLE], np.s_[:]))

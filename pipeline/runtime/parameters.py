@@ -82,16 +82,16 @@ class Parameters:
     ):
         self.files = files
         self._slots: dict[str, list[Slot]] = {}
-        self.networks = {name: _without_parameters(each) for name, each in networks.items()}
+        self.networks = {name: _without_parameters(network) for name, network in networks.items()}
         self.leaves = weights(networks)
 
     def beside(self, networks: Mapping[str, nnx.Module], shared: Collection[str]) -> "Parameters":
         """Return the parameters of other networks, and of some of these as they are now."""
-        found = Parameters(networks)
-        rest = [name for name in shared if name in self.leaves and name not in networks]
-        found.networks |= {name: self.networks[name] for name in rest}
-        found.leaves |= {name: [*self.leaves[name]] for name in rest}
-        return found
+        parameters = Parameters(networks)
+        names = [name for name in shared if name in self.leaves and name not in networks]
+        parameters.networks |= {name: self.networks[name] for name in names}
+        parameters.leaves |= {name: [*self.leaves[name]] for name in names}
+        return parameters
 
     def of(self, slot: Slot) -> list[Array]:
         """Return a parameter on the devices."""
@@ -99,9 +99,9 @@ class Parameters:
 
     def replace(self, slot: Slot, leaves: Sequence[Array]) -> None:
         """Replace a parameter on the devices."""
-        own = self.leaves[slot.network]
+        network_leaves = self.leaves[slot.network]
         for index, leaf in zip(slot.indices, leaves, strict=True):
-            own[index] = leaf
+            network_leaves[index] = leaf
 
     def read(self, slots: Sequence[Slot]) -> dict[Slot, np.ndarray]:
         """Read parameters from the checkpoint's files again, not quantised.
@@ -159,6 +159,6 @@ def _slots(name: str, network: nnx.Module) -> list[Slot]:
     slots = []
     for path, param in nnx.to_flat_state(state):
         indices = tuple(jax.tree.leaves(numbered[path].get_value()))
-        own = param.shape, np.dtype(param.dtype)
-        slots.append(Slot(name, indices, path, checkpoint_names(path), *own))
+        shape_and_dtype = param.shape, np.dtype(param.dtype)
+        slots.append(Slot(name, indices, path, checkpoint_names(path), *shape_and_dtype))
     return sorted(slots, key=lambda slot: slot.indices)

@@ -75,14 +75,14 @@ class Plan:
         Raises:
             InputError: if the devices cannot share pictures of these sizes.
         """
-        alone = [self._room(each, devices[:1], 1) for each in DTYPES]
+        single_rooms = [self._room(dtype_choice, devices[:1], 1) for dtype_choice in DTYPES]
         networks = self._traced(DTYPES[-1])
         parameters = sum(leaf.size for leaf in jax.tree.leaves(weights(networks)))
-        chosen = network_dtype(dtype, devices)
+        chosen_dtype = network_dtype(dtype, devices)
         if dtype is None and worth_bfloat16(devices[0], parameters):
-            chosen, _ = DTYPES
+            chosen_dtype, _ = DTYPES
         room = self._room(
-            chosen, worth_a_copy(devices, parameters), self.images, self.per_picture, cache
+            chosen_dtype, worth_a_copy(devices, parameters), self.images, self.per_picture, cache
         )
         refusal = None
         try:
@@ -92,7 +92,7 @@ class Plan:
             room.check(self.sizes)
         except DeviceError as error:
             refusal = str(error)
-        text = "\n".join([*self._anywhere(alone), "", *self._here(room)])
+        text = "\n".join([*self._anywhere(single_rooms), "", *self._here(room)])
         return Report(text, refusal)
 
     def _traced(self, dtype: np.dtype[Any], cache: ExecutableCache | None = None) -> dict[str, Any]:
@@ -119,8 +119,11 @@ class Plan:
         for size in self.sizes:
             for model in room.models:
                 target, names = model.target.resized(*size), room.unknown(model, size)
-                made = compile_all(names, target, model.networks, room.cache)
-                room.note(target, {name: measured(program) for name, (program, _) in made.items()})
+                compiled_programs = compile_all(names, target, model.networks, room.cache)
+                room.note(
+                    target,
+                    {name: measured(program) for name, (program, _) in compiled_programs.items()},
+                )
 
     def _anywhere(self, rooms: Sequence[Room]) -> Iterator[str]:
         yield _row("One device of any kind", *(dtype.name for dtype in DTYPES))
@@ -129,8 +132,8 @@ class Plan:
                 bytes_ = (gigabytes(model.parameters[network]) for model in models)
                 yield _row(f"  {models[0].name} {network}".replace("   ", "  "), *bytes_)
         for size in self.sizes:
-            held = (sum(model.slots(size) for model in room.models) for room in rooms)
-            yield _row(f"  a picture of {sizes_text([size])}", *map(gigabytes, held))
+            slot_bytes = (sum(model.slots(size) for model in room.models) for room in rooms)
+            yield _row(f"  a picture of {sizes_text([size])}", *map(gigabytes, slot_bytes))
 
     def _here(self, room: Room) -> Iterator[str]:
         needs, target = room.needs(self.sizes), room.models[0].target

@@ -174,4 +174,4 @@ def spec(shape: tuple[int | None, ...], dtype: Any, sharding: NamedSharding) -> 
 
 def shardings(specs: Any) -> Any:
     """Return the shardings of a structure of specs, in the same structure."""
-    return jax.tree.map(lambda each: each.sharding, specs)
+    return jax.tree.map(lambda leaf: leaf.sharding, specs)

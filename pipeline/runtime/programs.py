@@ -73,8 +73,8 @@ class Programs:
     def vary(self) -> Program:
         """Return the program that turns noise towards other noise."""
 
-        def vary(_: Weights, own: Array, other: Array, strength: Array) -> Array:
-            return sampler.vary(own, other, strength)
+        def vary(_: Weights, base_noise: Array, other_noise: Array, strength: Array) -> Array:
+            return sampler.vary(base_noise, other_noise, strength)
 
         latents = self._target.state_spec.latents
         args = (self._weights_spec("vary"), latents, latents, self._scalar_spec(jnp.float32))
@@ -93,16 +93,16 @@ class Programs:
             weights: Weights, vectors: tuple[Array, ...], tokens: Tokens[Array]
         ) -> Embeds:
             networks = self._networks(weights)
-            for name, own in zip(encoders, vectors, strict=True):
-                networks[name] = partial(networks[name], vectors=own)
+            for name, encoder_vectors in zip(encoders, vectors, strict=True):
+                networks[name] = partial(networks[name], vectors=encoder_vectors)
             inputs = tokens.ids, tokens.zeroed, tokens.weights
             return self._architecture.encode.run(networks, *inputs)
 
         weights = self._weights_spec("encode")
-        one = jax.eval_shape(partial(conditioning.chunk_of, i=0, count=count), tokens)
+        chunk_tokens = jax.eval_shape(partial(conditioning.chunk_of, i=0, count=count), tokens)
         embeds = jax.tree.map(
             lambda leaf: self._half_spec((count, *leaf.shape[2:]), leaf.dtype),
-            jax.eval_shape(encode_chunk, weights, vectors, one),
+            jax.eval_shape(encode_chunk, weights, vectors, chunk_tokens),
         )
 
         def encode(
@@ -124,7 +124,7 @@ class Programs:
         size = spec((2,), jnp.float32, self._whole)
         is_negative = spec((2,), jnp.bool_, self._of_half)
         guidance = self._column_spec(jnp.float32)
-        chosen, chunks = self._half_spec((), jnp.int32), self._half_spec((), jnp.int32)
+        numbers, chunks = self._half_spec((), jnp.int32), self._half_spec((), jnp.int32)
 
         def condition_chunk(
             weights: Weights,
@@ -141,33 +141,33 @@ class Programs:
             return architecture.with_chunks(context, room, chunks)
 
         weights = self._weights_spec("condition")
-        one = jax.tree.map(
+        chunk_embeds = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((*leaf.shape[:2], *leaf.shape[3:]), leaf.dtype),
             texts[0],
         )
-        found = partial(condition_chunk, room=count)
+        run_chunk = partial(condition_chunk, room=count)
         context = jax.tree.map(
             lambda leaf: self._half_spec(leaf.shape[2:], leaf.dtype),
-            jax.eval_shape(found, weights, (size, is_negative), one, guidance, chunks),
+            jax.eval_shape(run_chunk, weights, (size, is_negative), chunk_embeds, guidance, chunks),
         )
 
         def condition(
             weights: Weights,
             context: Context,
-            new: Array,
+            new_slots: Array,
             texts: tuple[Embeds, ...],
-            chosen: Array,
+            text_numbers: Array,
             size: Array,
             is_negative: Array,
             guidance: Array,
             chunks: Array,
         ) -> Context:
             run = partial(condition_chunk, weights, (size, is_negative))
-            given = new, texts, chosen, guidance, chunks
-            return conditioning.condition(run, context, *given)
+            inputs = new_slots, texts, text_numbers, guidance, chunks
+            return conditioning.condition(run, context, *inputs)
 
-        new = self._column_spec(jnp.bool_)
-        args = (weights, context, new, texts, chosen, size, is_negative, guidance, chunks)
+        places = self._column_spec(jnp.bool_)
+        args = (weights, context, places, texts, numbers, size, is_negative, guidance, chunks)
         return self._apart(condition, args, shardings(context), self._options(), donated=(1,))
 
     def encode_image(self) -> Program:
@@ -175,36 +175,36 @@ class Programs:
         run = self._architecture.encode_image.run
 
         def encode(
-            weights: Weights, images: Array, noise: Array, coefficients: Array, wanted: Array
+            weights: Weights, images: Array, noise: Array, coefficients: Array, slot_mask: Array
         ) -> tuple[Array, Array]:
             encoder = partial(run, self._networks(weights))
 
             def one(i: Array) -> tuple[Array, Array]:
-                image, own = looping.take(images, i), looping.take(noise, i)
-                return sampler.start(encoder, image, own, coefficients)
+                image, picture_noise = looping.take(images, i), looping.take(noise, i)
+                return sampler.start(encoder, image, picture_noise, coefficients)
 
-            return looping.map_wanted(wanted, one)
+            return looping.map_wanted(slot_mask, one)
 
         shapes = self._target.shapes
         pixels = shapes.images, shapes.height, shapes.width, 3
         images = spec(pixels, jnp.float32, self._by_image)
         noise = self._target.state_spec.latents
         coefficients = spec((2,), jnp.float32, self._whole)
-        weights, wanted = self._weights_spec("encode_image"), self._column_spec(jnp.bool_)
-        args = (weights, images, noise, coefficients, wanted)
+        weights, slot_mask = self._weights_spec("encode_image"), self._column_spec(jnp.bool_)
+        args = (weights, images, noise, coefficients, slot_mask)
         return self._apart(encode, args, (self._by_image,) * 2, spread=VAE_ROWS)
 
     def enter(self) -> Program:
         """Return the program that lets new pictures enter their slots."""
 
         def enter(
-            _: Weights, state: State, kept: Kept, latents: Array, parts: Kept, new: Array
+            _: Weights, state: State, kept: Kept, latents: Array, parts: Kept, new_slots: Array
         ) -> tuple[State, Kept]:
-            return sampler.enter(state, kept, latents, parts, new)
+            return sampler.enter(state, kept, latents, parts, new_slots)
 
         state, kept = self._target.state_spec, self._target.kept_spec
-        new = self._column_spec(jnp.bool_)
-        args = (self._weights_spec("enter"), state, kept, state.latents, kept, new)
+        new_slots = self._column_spec(jnp.bool_)
+        args = (self._weights_spec("enter"), state, kept, state.latents, kept, new_slots)
         return Program(enter, args, shardings((state, kept)))
 
     def step(self) -> Program:
@@ -212,7 +212,7 @@ class Programs:
         form = sampler.FORMS[platform_of(self._target.mesh.devices.flat[0]).forward]
         by_half = self._target.mesh.shape["guidance"] == 2
         gather = partial(jax.lax.all_gather, axis_name="guidance", tiled=True)
-        given = {"gather": gather} if by_half else {}
+        options = {"gather": gather} if by_half else {}
         only_prompts = self._target.predicted_halves == 1
         architecture, caching = self._architecture, self._target.caching
         with_mask = architecture.with_mask
@@ -234,7 +234,7 @@ class Programs:
             if with_mask is not None:
                 context = with_mask(context, kept.mask, kept.x0)
             tasks, parts = unpack(work), kept if with_mask is None else None
-            return sampler.step(form, predict, state, context, tasks, parts, deep=deep, **given)
+            return sampler.step(form, predict, state, context, tasks, parts, deep=deep, **options)
 
         images, state = self._target.shapes.images, self._target.state_spec
         work = jax.tree.map(
@@ -249,10 +249,10 @@ class Programs:
         """Return the program that turns latents into pictures."""
         run = self._architecture.decode.run
 
-        def decode(weights: Weights, latents: Array, wanted: Array) -> tuple[Array, Array]:
+        def decode(weights: Weights, latents: Array, slot_mask: Array) -> tuple[Array, Array]:
             decoder = partial(run, self._networks(weights))
             return looping.map_wanted(
-                wanted, lambda i: sampler.decode(decoder, looping.take(latents, i))
+                slot_mask, lambda i: sampler.decode(decoder, looping.take(latents, i))
             )
 
         latents = self._target.state_spec.latents
@@ -268,16 +268,16 @@ class Programs:
         shrink = max(1, factor // PREVIEW_PIXELS)
 
         def decode(
-            weights: Weights, state: State, coefficients: Array, wanted: Array
+            weights: Weights, state: State, coefficients: Array, slot_mask: Array
         ) -> tuple[Array, ...]:
             decoder = partial(run, self._networks(weights))
 
             def one(i: Array) -> tuple[Array, ...]:
                 latents, value = looping.take(state.latents, i), looping.take(state.history[0], i)
-                own = looping.take(coefficients, i)
-                return sampler.decode_early(decoder, latents, value, (own[0], own[1]), shrink)
+                row = looping.take(coefficients, i)
+                return sampler.decode_early(decoder, latents, value, (row[0], row[1]), shrink)
 
-            return looping.map_wanted(wanted, one)
+            return looping.map_wanted(slot_mask, one)
 
         images, state = self._target.shapes.images, self._target.state_spec
         coefficients = spec((images, 2), jnp.float32, self._by_image)
@@ -291,9 +291,9 @@ class Programs:
         assert checker is not None
         side = checker.vision.image_size
 
-        def check(weights: Weights, images: Array, wanted: Array) -> Array:
+        def check(weights: Weights, images: Array, slot_mask: Array) -> Array:
             network = self._networks(weights)["safety_checker"]
-            return looping.map_wanted(wanted, lambda i: network(looping.take_one(images, i))[0])
+            return looping.map_wanted(slot_mask, lambda i: network(looping.take_one(images, i))[0])
 
         images = spec((self._target.shapes.images, side, side, 3), jnp.uint8, self._by_image)
         args = (self._weights_spec("check"), images, self._column_spec(jnp.bool_))

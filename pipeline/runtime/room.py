@@ -62,20 +62,20 @@ class Model:
     @cached_property
     def parameters(self) -> dict[str, int]:
         """The bytes of each network's parameters on a device, by the network's name."""
-        every = weights({name: self.networks[name] for name in self.loaded})
+        all_leaves = weights({name: self.networks[name] for name in self.loaded})
         return {
             name: sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-            for name, leaves in every.items()
+            for name, leaves in all_leaves.items()
         }
 
     def slots(self, size: Size, cache: ExecutableCache | None = None) -> int:
         """Return the bytes that the slots hold on a device in a size of pictures."""
         target = self.target.resized(*size)
-        held = _bytes((target.state_spec, target.kept_spec, target.deep_spec))
+        slot_bytes = _bytes((target.state_spec, target.kept_spec, target.deep_spec))
         if cache is None:
-            return held + self._prompts
+            return slot_bytes + self._prompts
         key = cache_key("condition", target)
-        return held + cache.get_or_create("prompts", key, lambda: self._prompts)
+        return slot_bytes + cache.get_or_create("prompts", key, lambda: self._prompts)
 
     @cached_property
     def _prompts(self) -> int:
@@ -154,8 +154,10 @@ class Room:
         """Note what programs of a target take, by name."""
         [model] = (model for model in self.models if model.target.config is target.config)
         size = target.shapes.height, target.shapes.width
-        noted = {_named(model, name, size): found for name, found in programs.items()}
-        self._measured = {**self._measured, **noted}
+        measurements = {
+            _named(model, name, size): program_bytes for name, program_bytes in programs.items()
+        }
+        self._measured = {**self._measured, **measurements}
 
     def admit(self, target: Target, programs: Mapping[str, ProgramBytes]) -> None:
         """Note what programs of a target take, and refuse its size if that is too much.
@@ -172,22 +174,22 @@ class Room:
 
     def needs(self, sizes: Iterable[Size] = (), more: Adapter | None = None) -> Needs:
         """Return what is known to be needed, with further sizes and one more LoRA."""
-        every = [*dict.fromkeys([*self.sizes, *sizes])]
-        found = {
+        all_sizes = [*dict.fromkeys([*self.sizes, *sizes])]
+        measurements = {
             _named(model, name, size): self._program(model, name, size)
             for model in self.models
-            for size in every
+            for size in all_sizes
             for name in model.programs
         }
         programs = {
-            name: own._replace(temporaries=self.copies * own.temporaries)
-            for name, own in found.items()
-            if own is not None
+            name: measurement._replace(temporaries=self.copies * measurement.temporaries)
+            for name, measurement in measurements.items()
+            if measurement is not None
         }
         parameters = sum(sum(model.parameters.values()) for model in self.models)
-        slots = sum(model.slots(size, self.cache) for model in self.models for size in every)
+        slots = sum(model.slots(size, self.cache) for model in self.models for size in all_sizes)
         return Needs(
-            every, self.copies * parameters, self.copies * slots, self.loras(more), programs
+            all_sizes, self.copies * parameters, self.copies * slots, self.loras(more), programs
         )
 
     def check(self, sizes: Iterable[Size] = (), more: Adapter | None = None) -> None:
@@ -229,8 +231,8 @@ class Room:
             f"leave out the size {sizes_text(needs.sizes[-1:])}": can_hold and len(needs.sizes) > 1,
             "draw fewer pictures per request": can_hold and images > 1,
         }
-        offered = [way for way, helps in ways.items() if helps]
-        return " or ".join(offered or ["use a smaller model, or a device with more memory"])
+        remedies = [way for way, helps in ways.items() if helps]
+        return " or ".join(remedies or ["use a smaller model, or a device with more memory"])
 
     def _program(self, model: Model, name: str, size: Size) -> ProgramBytes | None:
         there = self._measured.get(_named(model, name, size))

@@ -44,21 +44,25 @@ def noise(seeds: Array, shape: tuple[int, int, int]) -> Array:
     return jax.vmap(lambda seed: jax.random.normal(_key(seed), shape, jnp.float32))(seeds)
 
 
-def vary(own: Array, other: Array, strength: Array) -> Array:
+def vary(base_noise: Array, other_noise: Array, strength: Array) -> Array:
     """Return noise `[B, h, w, C]` turned towards other noise of the same deviation.
 
-    `strength` is a float32 scalar: 0 gives `own`, 1 gives `other`. The interpolation is spherical
-    (Shoemake 1985, "Animating rotation with quaternion curves"), so that the result has the norm
-    of noise.
+    `strength` is a float32 scalar: 0 gives `base_noise`, 1 gives `other_noise`. The interpolation
+    is spherical (Shoemake 1985, "Animating rotation with quaternion curves"), so that the result
+    has the norm of noise.
     """
     dot, *squares = (
         jnp.sum(a * b, axis=(1, 2, 3), keepdims=True)
-        for a, b in ((own, other), (own, own), (other, other))
+        for a, b in (
+            (base_noise, other_noise),
+            (base_noise, base_noise),
+            (other_noise, other_noise),
+        )
     )
     angle = jnp.arccos(jnp.clip(dot / jnp.sqrt(squares[0] * squares[1]), -1, 1))
-    between = jnp.sin((1 - strength) * angle) * own + jnp.sin(strength * angle) * other
+    between = jnp.sin((1 - strength) * angle) * base_noise + jnp.sin(strength * angle) * other_noise
     # If both are the same noise, the angle and its sine are 0.
-    return jnp.where(angle > 0, between / jnp.sin(angle), own)
+    return jnp.where(angle > 0, between / jnp.sin(angle), base_noise)
 
 
 def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
@@ -73,21 +77,23 @@ def step_noise(seeds: Array, i: Array | int, shape: tuple[int, ...]) -> Array:
     return jax.vmap(draw)(seeds)
 
 
-def enter(state: State, kept: Kept, latents: Array, parts: Kept, new: Array) -> tuple[State, Kept]:
+def enter(
+    state: State, kept: Kept, latents: Array, parts: Kept, new_slots: Array
+) -> tuple[State, Kept]:
     """Let new pictures enter their slots.
 
     Args:
         state, kept: those of all slots.
         latents: the new pictures' first latents, `[B, h, w, C]`.
         parts: the parts of them that are kept.
-        new: `[B]` bool, the slots of the new pictures.
+        new_slots: `[B]` bool, the slots of the new pictures.
 
     Returns:
         The state and the kept parts of all slots; the new pictures have no history.
     """
-    at = new[:, None, None, None]
-    entered = State(jnp.where(at, latents, state.latents), jnp.where(at, 0, state.history))
-    return entered, jax.tree.map(partial(jnp.where, at), parts, kept)
+    is_new = new_slots[:, None, None, None]
+    after = State(jnp.where(is_new, latents, state.latents), jnp.where(is_new, 0, state.history))
+    return after, jax.tree.map(partial(jnp.where, is_new), parts, kept)
 
 
 def start(encoder: Encode, image: Array, noise: Array, coefficients: Array) -> tuple[Array, Array]:
@@ -168,18 +174,18 @@ def by_picture(
 ) -> Stepped:
     """Predict for one picture at a time: for both halves in one batch, or for the prompt alone."""
 
-    def pair(latents: Array, own: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
-        if _halves(own) == 1:
-            found, deep = _forward(predict, latents, own, task, deep)
-            return gather(found), deep
-        prompt, cached = jax.tree.map(lambda leaf: leaf[1:], (own, deep))
+    def pair(latents: Array, context: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
+        if _halves(context) == 1:
+            predictions, deep = _forward(predict, latents, context, task, deep)
+            return gather(predictions), deep
+        prompt, prompt_deep = jax.tree.map(lambda leaf: leaf[1:], (context, deep))
 
         def alone() -> tuple[Array, Deep]:
-            found, after = _forward(predict, latents, prompt, task, cached)
-            return jnp.repeat(found, 2, axis=0), _with_prompts(deep, after)
+            predictions, after = _forward(predict, latents, prompt, task, prompt_deep)
+            return jnp.repeat(predictions, 2, axis=0), _with_prompts(deep, after)
 
-        both = partial(_forward, predict, latents, own, task, deep)
-        return jax.lax.cond(task.halves > 1, both, alone)
+        predict_both = partial(_forward, predict, latents, context, task, deep)
+        return jax.lax.cond(task.halves > 1, predict_both, alone)
 
     return _in_turn(pair, state, context, tasks, kept, deep)
 
@@ -195,17 +201,19 @@ def by_half(
 ) -> Stepped:
     """Predict for one half of one picture at a time."""
 
-    def pair(latents: Array, own: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
-        if _halves(own) == 1:
-            found, deep = _forward(predict, latents, own, task, deep)
-            return gather(found), deep
+    def pair(latents: Array, context: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
+        if _halves(context) == 1:
+            predictions, deep = _forward(predict, latents, context, task, deep)
+            return gather(predictions), deep
 
         def add(half: Array, carry: tuple[Array, Deep]) -> tuple[Array, Deep]:
-            found, deep = carry
-            one, cached = jax.tree.map(lambda leaf: take_one(leaf, half), (own, deep))
-            of_half, after = _forward(predict, latents, one, task, cached)
-            deep = jax.tree.map(lambda both, new: put(both, new[0], half), deep, after)
-            return found.at[half].set(of_half[0]), deep
+            predictions, deep = carry
+            half_context, half_deep = jax.tree.map(
+                lambda leaf: take_one(leaf, half), (context, deep)
+            )
+            of_half, after = _forward(predict, latents, half_context, task, half_deep)
+            deep = jax.tree.map(lambda leaf, half_leaf: put(leaf, half_leaf[0], half), deep, after)
+            return predictions.at[half].set(of_half[0]), deep
 
         # The prompt's half is the last one.
         blank = jnp.zeros((2, *latents.shape))
@@ -227,19 +235,21 @@ def by_slots(
 
     The deep part of the network runs for all slots if any needs it.
     """
-    scaled = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
-    occupied = tasks.halves > 0
+    scaled_latents = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
+    is_occupied = tasks.halves > 0
 
     def forward(context: Context, deep: Deep) -> tuple[Array, Deep]:
         halves = _halves(context)
-        batch = jnp.broadcast_to(scaled, (halves, *scaled.shape))
+        batch = jnp.broadcast_to(scaled_latents, (halves, *scaled_latents.shape))
         times, shallow = (
-            jnp.broadcast_to(each, batch.shape[:2])
-            for each in (tasks.row.timesteps, tasks.shallow | ~occupied)
+            jnp.broadcast_to(values, batch.shape[:2])
+            for values in (tasks.row.timesteps, tasks.shallow | ~is_occupied)
         )
-        own, cached = jax.tree.map(joined, (context, deep))
-        found = predict(joined(batch), joined(times), own, cached, joined(shallow))
-        predictions, after = jax.tree.map(partial(split, count=halves), found)
+        joined_context, joined_deep = jax.tree.map(joined, (context, deep))
+        outputs = predict(
+            joined(batch), joined(times), joined_context, joined_deep, joined(shallow)
+        )
+        predictions, after = jax.tree.map(partial(split, count=halves), outputs)
         return predictions, after
 
     if _halves(context) == 1:
@@ -248,17 +258,17 @@ def by_slots(
     else:
 
         def alone() -> tuple[Array, Deep]:
-            found, after = forward(*jax.tree.map(lambda leaf: leaf[1:], (context, deep)))
-            return jnp.repeat(found, 2, axis=0), _with_prompts(deep, after)
+            predictions, after = forward(*jax.tree.map(lambda leaf: leaf[1:], (context, deep)))
+            return jnp.repeat(predictions, 2, axis=0), _with_prompts(deep, after)
 
-        both = partial(forward, context, deep)
-        pairs, deep = jax.lax.cond(jnp.any(tasks.halves > 1), both, alone)
+        predict_both = partial(forward, context, deep)
+        pairs, deep = jax.lax.cond(jnp.any(tasks.halves > 1), predict_both, alone)
     advance = jax.vmap(_advance, in_axes=(1, _AXES, 0, 0), out_axes=_AXES)
 
-    def keep_empty(axis: int, new: Array, old: Array) -> Array:
-        shape = [1] * new.ndim
+    def keep_empty(axis: int, new_leaf: Array, old_leaf: Array) -> Array:
+        shape = [1] * new_leaf.ndim
         shape[axis] = -1
-        return jnp.where(occupied.reshape(shape), new, old)
+        return jnp.where(is_occupied.reshape(shape), new_leaf, old_leaf)
 
     after = jax.tree.map(keep_empty, _AXES, advance(pairs, state, tasks, kept), state)
     return after, deep
@@ -277,7 +287,7 @@ def by_occupied(
 
     Every batch is a branch of its own, of which each device runs one.
     """
-    slots, given = len(tasks.halves), (state, context, tasks, kept, deep)
+    slots, arguments = len(tasks.halves), (state, context, tasks, kept, deep)
     order = jnp.argsort(tasks.halves == 0, stable=True)
     sizes = [*(2**i for i in range((slots - 1).bit_length())), slots]
 
@@ -285,8 +295,8 @@ def by_occupied(
         if size == slots:
             return by_slots(predict, state, context, tasks, kept, gather, deep)
         rows = order[:size]
-        *some, features = along(_GIVEN_AXES, partial(jnp.take, indices=rows), given)
-        after = by_slots(predict, *some, gather=gather, deep=features)
+        *batch_arguments, features = along(_GIVEN_AXES, partial(jnp.take, indices=rows), arguments)
+        after = by_slots(predict, *batch_arguments, gather=gather, deep=features)
         return along(_STEPPED_AXES, partial(put_rows, rows=rows), (state, deep), after)
 
     choice = jnp.searchsorted(jnp.array([0, *sizes]), (tasks.halves > 0).sum())
@@ -315,10 +325,12 @@ def _in_turn(
 
     def work(slot: Array, carry: Stepped) -> Stepped:
         state, deep = carry
-        given = state, context, tasks, kept, deep
-        before, own, task, part, cached = along(_GIVEN_AXES, partial(take, i=slot), given)
-        scaled = tables.scale_model_input(before.latents, task.row)
-        predictions, features = pair(scaled, own, task, cached)
+        arguments = state, context, tasks, kept, deep
+        before, picture_context, task, part, picture_deep = along(
+            _GIVEN_AXES, partial(take, i=slot), arguments
+        )
+        scaled_latents = tables.scale_model_input(before.latents, task.row)
+        predictions, features = pair(scaled_latents, picture_context, task, picture_deep)
         after = _advance(predictions, before, task, part)
         return along(_STEPPED_AXES, partial(put, i=slot), carry, (after, features))
 
@@ -327,7 +339,7 @@ def _in_turn(
 
 def _with_prompts(deep: Deep, after: Deep) -> Deep:
     """Return deep features `[2, ...]` with those of the prompts' half, `[1, ...]`, replaced."""
-    return jax.tree.map(lambda both, half: both.at[1:].set(half), deep, after)
+    return jax.tree.map(lambda leaf, half: leaf.at[1:].set(half), deep, after)
 
 
 def _halves(context: Context) -> int:
@@ -341,7 +353,7 @@ def _forward(
     """Return predictions and deep features `[halves, h, w, C]` for the halves of a context."""
     halves = _halves(context)
     batch = jnp.broadcast_to(latents, (halves, *latents.shape))
-    times, shallow = (jnp.broadcast_to(each, halves) for each in (task.row.timesteps, task.shallow))
+    times, shallow = (jnp.broadcast_to(x, halves) for x in (task.row.timesteps, task.shallow))
     return predict(batch, times, context, deep, shallow)
 
 
@@ -352,16 +364,16 @@ def _advance(predictions: Array, state: State, task: Task[Array], kept: Kept | N
     "Classifier-free diffusion guidance".
     """
     *uncond, cond = predictions
-    guided = cond
+    prediction = cond
     if uncond:
-        guided = _guided(uncond[0], cond, task.guidance_scale, task.guidance_rescale)
-        guided = jnp.where(task.halves > 1, guided, cond)
+        prediction = _guided(uncond[0], cond, task.guidance_scale, task.guidance_rescale)
+        prediction = jnp.where(task.halves > 1, prediction, cond)
     noise = jax.lax.cond(
         task.row.noise > 0,
         lambda: step_noise(task.seed[None], task.evaluation, cond.shape)[0],
         lambda: jnp.zeros_like(cond),
     )
-    after = tables.step(guided, state, task.row, noise)
+    after = tables.step(prediction, state, task.row, noise)
     if kept is None:
         return after
     return after._replace(latents=tables.blend(after.latents, kept, task.noised))
@@ -374,12 +386,14 @@ def _guided(uncond: Array, cond: Array, scale: Array, rescale: Array) -> Array:
     does not overexpose pictures: section 3.4 of Lin et al. 2023, "Common diffusion noise schedules
     and sample steps are flawed".
     """
-    guided = uncond + scale * (cond - uncond)
-    return jax.lax.cond(rescale > 0, _rescaled, lambda guided, *_: guided, guided, cond, rescale)
+    prediction = uncond + scale * (cond - uncond)
+    return jax.lax.cond(
+        rescale > 0, _rescaled, lambda prediction, *_: prediction, prediction, cond, rescale
+    )
 
 
-def _rescaled(guided: Array, cond: Array, rescale: Array) -> Array:
-    return rescale * (guided * (cond.std() / guided.std())) + (1 - rescale) * guided
+def _rescaled(prediction: Array, cond: Array, rescale: Array) -> Array:
+    return rescale * (prediction * (cond.std() / prediction.std())) + (1 - rescale) * prediction
 
 
 def decode_early(

@@ -118,14 +118,14 @@ class Slots:
         load = [0] * (self._count // self._per_device)
         for slot in self.taken:
             load[slot // self._per_device] += 1
-        chosen: list[int] = []
-        rest = [slot for slot in range(self._count) if slot not in self.taken]
-        while rest and len(chosen) < count:
-            slot = min(rest, key=lambda slot: load[slot // self._per_device])
+        chosen_slots: list[int] = []
+        empty_slots = [slot for slot in range(self._count) if slot not in self.taken]
+        while empty_slots and len(chosen_slots) < count:
+            slot = min(empty_slots, key=lambda slot: load[slot // self._per_device])
             load[slot // self._per_device] += 1
-            rest.remove(slot)
-            chosen.append(slot)
-        return sorted(chosen)
+            empty_slots.remove(slot)
+            chosen_slots.append(slot)
+        return sorted(chosen_slots)
 
     def enter(self, entries: Entries) -> None:
         """Let pictures enter empty slots. Equal prompts are encoded once."""
@@ -138,7 +138,7 @@ class Slots:
 
     def _begin(self, entries: Entries) -> None:
         """Write the first latents of pictures of one start."""
-        run, new = self.run, slot_mask(self._count, entries)
+        run, new_slots = self.run, slot_mask(self._count, entries)
         first = next(iter(entries.values()))
         start, parts = first.start, run.nothing_kept
         latents = None
@@ -148,18 +148,18 @@ class Slots:
             latents = run.put_latents(self._placed(entries, lambda entry: entry.latents))
         if latents is None:
             latents = self._noise(start, start.init_noise_sigma, entries)
-        self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new)
+        self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new_slots)
 
     def _from_pictures(
         self, start: Start, origin: ImageStart, entries: Entries
     ) -> tuple[Array, Kept]:
         """Return the latents `[B, h, w, C]` of pictures with noise, and the parts to keep."""
-        run, new, pair = self.run, slot_mask(self._count, entries), origin.coefficients
+        run, new_slots, pair = self.run, slot_mask(self._count, entries), origin.coefficients
         noise = self._noise(start, 1.0, entries)
-        images, masks = (self._rows(entries, each) for each in (origin.images, origin.masks))
-        x0, latents = run.encode_image(images, noise, pair, new)
+        images, masks = (self._rows(entries, array) for array in (origin.images, origin.masks))
+        x0, latents = run.encode_image(images, noise, pair, new_slots)
         if origin.hidden is not None:
-            x0, _ = run.encode_image(self._rows(entries, origin.hidden), noise, pair, new)
+            x0, _ = run.encode_image(self._rows(entries, origin.hidden), noise, pair, new_slots)
         return latents, run.put_kept(x0, noise, masks)
 
     def _noise(self, start: Start, sigma: float, entries: Entries) -> Array:
@@ -169,8 +169,8 @@ class Slots:
             return run.put_latents(self._rows(entries, start.noise) * np.float32(sigma))
         latents = run.initial_latents(self._rows(entries, start.seeds), sigma)
         for seeds, strength in start.variations:
-            other = run.initial_latents(self._rows(entries, seeds), sigma)
-            latents = run.vary(latents, other, strength)
+            other_noise = run.initial_latents(self._rows(entries, seeds), sigma)
+            latents = run.vary(latents, other_noise, strength)
         return latents
 
     def _encode(self, entries: Entries) -> None:
@@ -214,17 +214,19 @@ class Slots:
 
         `texts` has the numbers of the negative prompt's text and of the prompt's, by slot.
         """
-        chosen = np.zeros((2, self._count), np.int32)
+        text_numbers = np.zeros((2, self._count), np.int32)
         chunks = np.ones((2, self._count), np.int32)
         guidance = np.zeros(self._count, np.float32)
         for slot, entry in entries.items():
             start = entry.start
-            chosen[:, slot] = texts[slot]
+            text_numbers[:, slot] = texts[slot]
             chunks[:, slot] = start.chunks[texts[slot], (0, 1), entry.row]
             # Subtracted before it is rounded: the network multiplies the difference by 1000.
             guidance[slot] = start.guidance_scale - 1
-        new = slot_mask(self._count, entries)
-        self.context = self.run.condition(self.context, new, self.texts, chosen, guidance, chunks)
+        new_slots = slot_mask(self._count, entries)
+        self.context = self.run.condition(
+            self.context, new_slots, self.texts, text_numbers, guidance, chunks
+        )
 
     def _rows(self, entries: Entries, values: np.ndarray) -> np.ndarray:
         """Return the rows `[B, ...]` of pictures among the values of their start."""
@@ -236,10 +238,10 @@ class Slots:
         """Return pictures' values in their slots along an axis, and zeros in the others."""
         values = {slot: np.asarray(value(entry)) for slot, entry in entries.items()}
         first = next(iter(values.values()))
-        placed = np.zeros((*first.shape[:axis], self._count, *first.shape[axis:]), first.dtype)
-        for slot, one in values.items():
-            placed[(slice(None),) * axis + (slot,)] = one
-        return placed
+        batch = np.zeros((*first.shape[:axis], self._count, *first.shape[axis:]), first.dtype)
+        for slot, row in values.items():
+            batch[(slice(None),) * axis + (slot,)] = row
+        return batch
 
     def leave(self, slot: int) -> None:
         """Make a slot empty. The latents of its picture are in the states before."""
@@ -270,7 +272,7 @@ def _grouped(entries: Entries, key: Callable[[Entry], object]) -> list[dict[int,
 
 
 def slot_mask(count: int, slots: Iterable[int]) -> np.ndarray:
-    """Return `[count]` bool, True for the given slots."""
-    found = np.zeros(count, bool)
-    found[[*slots]] = True
-    return found
+    """Return `[count]` bool, True for these slots."""
+    mask = np.zeros(count, bool)
+    mask[[*slots]] = True
+    return mask
