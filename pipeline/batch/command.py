@@ -15,7 +15,10 @@ from pipeline.pipeline import SDXLPipeline
 
 
 def run(
-    batch: Batch, folder: Path, load: Callable[[], SDXLPipeline], given: Mapping[str, str | None]
+    batch: Batch,
+    folder: Path,
+    load: Callable[[], SDXLPipeline],
+    network_options: Mapping[str, str | None],
 ) -> tuple[list[Path], int]:
     """Draw the pictures of a batch that are not in its folder yet, and their contact sheets.
 
@@ -23,7 +26,7 @@ def run(
         batch: the batch.
         folder: its folder, which exists.
         load: returns the pipeline with its LoRAs; it is not called if nothing is left to draw.
-        given: the names and options by which the command chose the networks.
+        network_options: the names and options by which the command chose the networks.
 
     Returns:
         The journal and the contact sheets, and the number of pictures that could not be drawn.
@@ -34,7 +37,7 @@ def run(
     with Journal(folder, batch) as journal:
         try:
             if journal.left:
-                _draw(batch, folder, journal, load(), given)
+                _draw(batch, folder, journal, load(), network_options)
         except BaseException:
             if journal.drawn:
                 _say(f"{_state(batch, folder, journal)}; the same command draws the others")
@@ -52,12 +55,12 @@ def _draw(
     folder: Path,
     journal: Journal,
     pipe: SDXLPipeline,
-    given: Mapping[str, str | None],
+    network_options: Mapping[str, str | None],
 ) -> None:
     left: list[Item] = drawing.grouped(journal.left)
     drawing.check(pipe, left)
     drawing.add_sizes(pipe, left)
-    journal.begin(_identity(pipe, given))
+    journal.begin(_identity(pipe, network_options))
     total = len(batch.items)
     # An average over the whole run, because slots finish together.
     with tqdm(
@@ -75,9 +78,9 @@ def _draw(
         drawing.draw(pipe, left, folder, journal, bar.update, on_cut)
 
 
-def _identity(pipe: SDXLPipeline, given: Mapping[str, str | None]) -> dict[str, Any]:
+def _identity(pipe: SDXLPipeline, network_options: Mapping[str, str | None]) -> dict[str, Any]:
     """Return all that decides about pictures beside their requests, for the journal."""
-    paths = {name: Path(value) for name, value in given.items() if value is not None}
+    paths = {name: Path(value) for name, value in network_options.items() if value is not None}
     facts = pipe.facts
     models = {model.name: model.digest for model in facts.models}
     return {

@@ -43,12 +43,14 @@ def check(pipe: SDXLPipeline, items: Sequence[Item]) -> None:
 
     One picture of each line is prepared, in the pipeline's own size, and nothing is compiled.
     """
-    own = pipe.facts.size_names[0]
+    default_size = pipe.facts.size_names[0]
 
     def checked(item: Item) -> None:
-        _prepare(pipe, item, replace(item.request, enlarge=item.request.enlarge and own), None)
+        _prepare(
+            pipe, item, replace(item.request, enlarge=item.request.enlarge and default_size), None
+        )
 
-    for size, item in {size: one for one in items for size in one.line.sizes}.items():
+    for size, item in {size: picture for picture in items for size in picture.line.sizes}.items():
         with _named(item):
             pipe.check_size(*size)
     lines = {item.line.number: item for item in items}
@@ -63,11 +65,11 @@ def add_sizes(pipe: SDXLPipeline, items: Iterable[Item]) -> None:
     Raises:
         DeviceError: if there is too little memory for one more.
     """
-    own = (pipe.facts.height, pipe.facts.width)
+    default_size = (pipe.facts.height, pipe.facts.width)
     sizes = dict.fromkeys(size for item in items for size in item.line.sizes)
-    others = [size for size in sizes if size != own]
-    pipe.check_memory(others)
-    for size in others:
+    further_sizes = [size for size in sizes if size != default_size]
+    pipe.check_memory(further_sizes)
+    for size in further_sizes:
         pipe.add_size(*size)
         pipe.warm_up(*size)
 
@@ -95,11 +97,11 @@ def draw(
         InputError: if a file of a picture to start from has changed since it was checked.
         OSError: if a file cannot be read or written.
     """
-    drawn: dict[Drawing, Item] = {}
+    items_by_drawing: dict[Drawing, Item] = {}
     slots = pipe.facts.images_per_request
     with _Prepared(pipe, items) as prepared, Writer(folder, journal) as writer:
         while True:
-            while sum(not drawing.entered for drawing in drawn) < slots:
+            while sum(not drawing.entered for drawing in items_by_drawing) < slots:
                 if (following := next(prepared, None)) is None:
                     break
                 item, drawing = following
@@ -107,14 +109,14 @@ def draw(
                     if text and item.place == 0:
                         on_cut(f"{item.line.where}: cut off, too long: {text}")
                 pipe.begin(drawing)
-                drawn[drawing] = item
-            if not drawn:
+                items_by_drawing[drawing] = item
+            if not items_by_drawing:
                 return
             for progress in pipe.advance():
                 drawing = progress.drawing
                 if not drawing.is_over:
                     continue
-                item = drawn.pop(drawing)
+                item = items_by_drawing.pop(drawing)
                 if drawing.error is None:
                     writer.write(item, drawing.pictures[0].image)
                 elif isinstance(drawing.error, NotFiniteError):

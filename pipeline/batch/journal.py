@@ -94,9 +94,9 @@ class Journal:
 
     def add(self, item: Item, settings: Settings) -> None:
         """Note that the file of a picture is complete. Any thread may call this."""
-        given = {field.name: getattr(settings, field.name) for field in fields(settings)}
-        known = {name: value for name, value in given.items() if value is not None}
-        self._append({**_place(item), "file": item.name, **known})
+        all_settings = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        known_settings = {name: value for name, value in all_settings.items() if value is not None}
+        self._append({**_place(item), "file": item.name, **known_settings})
         self.drawn.add(item.index)
 
     def add_failed(self, item: Item, reason: str) -> None:
@@ -108,8 +108,8 @@ class Journal:
         line = json.dumps(values).encode() + b"\n"
         with self._writing:
             try:
-                written = os.write(self._file, line)
-                if written < len(line):
+                count = os.write(self._file, line)
+                if count < len(line):
                     raise OSError(f"{self._path}: the disk is full")
                 os.fsync(self._file)
             except OSError:
@@ -155,11 +155,13 @@ class Journal:
                 " is not the first, or name another folder with --out"
             ) from error
 
-    def _compare(self, own: Mapping[str, Any]) -> None:
+    def _compare(self, header: Mapping[str, Any]) -> None:
         """Raise InputError if the batch of the journal is another one."""
         if self._header is None:
             return
-        differing = [_TITLES.get(key, key) for key in own if own[key] != self._header.get(key)]
+        differing = [
+            _TITLES.get(key, key) for key in header if header[key] != self._header.get(key)
+        ]
         if differing:
             raise InputError(
                 f"{self._path} belongs to another batch, with other {', '.join(differing)}; give"
@@ -171,19 +173,19 @@ class Journal:
         """Find the files of pictures, take over those without a line, and remove leftovers."""
         names = {entry.name for entry in os.scandir(folder)}
         if self._header is None:
-            if found := next(filter(_PICTURE.fullmatch, sorted(names)), None):
+            if picture := next(filter(_PICTURE.fullmatch, sorted(names)), None):
                 raise InputError(
-                    f"{folder} has pictures such as {found}, but no {NAME} that lists them; name"
+                    f"{folder} has pictures such as {picture}, but no {NAME} that lists them; name"
                     " another folder with --out"
                 )
             return
         for name in names:
             if _PICTURE.fullmatch(part_of(name) or ""):
                 (folder / name).unlink(missing_ok=True)
-        noted = self.drawn
+        noted_indices = self.drawn
         self.drawn = {item.index for item in self._batch.items if item.name in names}
         for item in self._batch.items:
-            if item.index in self.drawn - noted:
+            if item.index in self.drawn - noted_indices:
                 self._take_over(item, folder / item.name)
 
     def _take_over(self, item: Item, file: Path) -> None:

@@ -146,13 +146,13 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{file}:{number}: not UTF-8; save the file in that encoding") from None
-    found = 0
+    count = 0
     for number, text in enumerate(texts, start=1):
         if len(text) > MAX_LINE:
             raise InputError(f"{file}:{number}: longer than {MAX_LINE} characters; shorten it")
         if text.strip():
-            found += 1
-            if found > MAX_LINES:
+            count += 1
+            if count > MAX_LINES:
                 raise InputError(f"{file}:{number}: more than {MAX_LINES} lines; split the file")
             yield number, text.strip()
 
@@ -181,9 +181,9 @@ class _Reader:
             first: the index of its first picture.
         """
         where = f"{self._file}:{number}"
-        given = {"prompt": text} if self._file.suffix == ".txt" else _parsed(text, where)
+        settings = {"prompt": text} if self._file.suffix == ".txt" else _parsed(text, where)
         try:
-            return self._line(number, where, given, first)
+            return self._line(number, where, settings, first)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
 
@@ -196,31 +196,31 @@ class _Reader:
         values, images = effective(line.request.settings), line.request.images
         return json.dumps([values, images, line.size, files]).encode() + b"\n"
 
-    def _line(self, number: int, where: str, given: dict[str, Any], first: int) -> Line:
-        others = {name: given.pop(name) for name in _OTHERS if name in given}
-        for name, value in given.items():
+    def _line(self, number: int, where: str, settings: dict[str, Any], first: int) -> Line:
+        options = {name: settings.pop(name) for name in _OTHERS if name in settings}
+        for name, value in settings.items():
             if name not in SETTINGS:
-                known = ", ".join((*SETTINGS, *_OTHERS))
-                raise InputError(f"unknown setting {name!r}; expected {known}")
+                names = ", ".join((*SETTINGS, *_OTHERS))
+                raise InputError(f"unknown setting {name!r}; expected {names}")
             if isinstance(SETTINGS[name], Texts) and not isinstance(value, str):
                 raise InputError(f"{name} is {value!r}; expected a text")
-        if "prompt" not in given:
+        if "prompt" not in settings:
             raise InputError("prompt is missing")
-        images = others.get("images", 1)
+        images = options.get("images", 1)
         check_count("images", images, 1, MAX_IMAGES)
         seed = (self._defaults.get("seed", 0) + first) % (MAX_SEED + 1)
-        values = {**self._defaults, "seed": seed, **given}
+        values = {**self._defaults, "seed": seed, **settings}
         request = with_named_loras(check_request(GenerateRequest(**values), images))
-        files: dict[str, Any] = {name: self._path(name, others) for name in _FILES}
+        files: dict[str, Any] = {name: self._path(name, options) for name in _FILES}
         check_origin(request, Inputs(**files))
-        return Line(number, where, request, _size(others), files["image"], files["mask"])
+        return Line(number, where, request, _size(options), files["image"], files["mask"])
 
-    def _path(self, name: str, given: Mapping[str, Any]) -> Path | None:
-        if name not in given:
+    def _path(self, name: str, options: Mapping[str, Any]) -> Path | None:
+        if name not in options:
             return self._files[name]
-        if not isinstance(given[name], str) or not given[name] or "\0" in given[name]:
-            raise InputError(f"{name} is {given[name]!r}; expected the path of a picture")
-        path = self._file.parent / given[name]
+        if not isinstance(options[name], str) or not options[name] or "\0" in options[name]:
+            raise InputError(f"{name} is {options[name]!r}; expected the path of a picture")
+        path = self._file.parent / options[name]
         self._digest(path)
         return path
 
@@ -241,26 +241,26 @@ def _hashed(file: Path) -> str:
         raise InputError(f"{file}: cannot be read: {error.strerror}; {right}") from error
 
 
-def _size(given: Mapping[str, Any]) -> tuple[int, int] | None:
-    if not given.keys() & {*_SIZE}:
+def _size(options: Mapping[str, Any]) -> tuple[int, int] | None:
+    if not options.keys() & {*_SIZE}:
         return None
     for name in _SIZE:
-        value = given.get(name)
+        value = options.get(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputError(f"{name} is {value!r}; expected pixels, and both height and width")
-    return given["height"], given["width"]
+    return options["height"], options["width"]
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:
     """Return the settings in a line of JSON, without those that are null."""
     try:
-        found = json.loads(text, object_pairs_hook=unique_names, parse_constant=_refused)
+        settings = json.loads(text, object_pairs_hook=unique_names, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        right = '{"prompt": "a red star", "seed": 7}'
-        raise InputError(f"{where}: not a JSON object; expected a line such as {right}")
-    return {name: value for name, value in found.items() if value is not None}
+    if not isinstance(settings, dict):
+        example = '{"prompt": "a red star", "seed": 7}'
+        raise InputError(f"{where}: not a JSON object; expected a line such as {example}")
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _refused(name: str) -> NoReturn:

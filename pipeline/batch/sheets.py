@@ -45,8 +45,8 @@ def write_sheets(folder: Path, items: Sequence[Item], drawn: set[int]) -> list[P
 def _is_newer(sheet: Path, files: Sequence[Path]) -> bool:
     if not sheet.exists():
         return False
-    made = sheet.stat().st_mtime_ns
-    return all(file.stat().st_mtime_ns < made for file in files)
+    sheet_time = sheet.stat().st_mtime_ns
+    return all(file.stat().st_mtime_ns < sheet_time for file in files)
 
 
 def _drawn(items: Sequence[Item], files: Sequence[Path | None]) -> Image.Image:
