@@ -133,13 +133,13 @@ class FlaxDiffusionPipeline:
         """
         if safety_checker not in (None, ...):
             raise InputError("safety_checker is given; pass None or leave it out")
-        checked = safety_checker is ...
+        has_checker = safety_checker is ...
         if revision in FLAX_BRANCHES:
             log.warning("%s: the main branch is read in place of %r", model, revision)
             revision = None
         dtype = network_dtype(jnp.float32 if dtype is None else dtype, jax.devices())
         half = dtype.itemsize == 2
-        reader = FamilyReader(safety_checker=checked)
+        reader = FamilyReader(safety_checker=has_checker)
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half)
         config = checkpoint.config
         if config.family.class_name not in KINDS:
@@ -221,13 +221,13 @@ class FlaxDiffusionPipeline:
         latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
         # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
         # diffusers 0.39 does.
-        whole = schedule.part(0, num_inference_steps)
-        drawn = self._denoised(
-            networks, ids, neg_prompt_ids, size, prng_seed, whole, guidance_scale, latents
+        part = schedule.part(0, num_inference_steps)
+        final_latents = self._denoised(
+            networks, ids, neg_prompt_ids, size, prng_seed, part, guidance_scale, latents
         )
         if return_latents:
-            return drawn.transpose(0, 3, 1, 2)  # [B, C, h, w]
-        return self._config.architecture.decode.run(networks, drawn)
+            return final_latents.transpose(0, 3, 1, 2)  # [B, C, h, w]
+        return self._config.architecture.decode.run(networks, final_latents)
 
     def _denoised(
         self,
@@ -248,10 +248,10 @@ class FlaxDiffusionPipeline:
         """
         architecture = self._config.architecture
         negative, zero = self._negative(len(ids), neg_prompt_ids)
-        both = jnp.stack([negative, ids])
+        both_ids = jnp.stack([negative, ids])
         zeroed = jnp.stack([jnp.full(len(ids), zero), jnp.zeros(len(ids), bool)])
         guidance = jnp.broadcast_to(_scalar("guidance_scale", guidance_scale), len(ids))
-        rows = [*jnp.moveaxis(both, 2, 0)]  # of each text encoder
+        rows = [*jnp.moveaxis(both_ids, 2, 0)]  # of each text encoder
         embeds = architecture.encode.run(networks, rows, zeroed)
         picture = jnp.array(size, jnp.float32), jnp.array([True, False])
         context = architecture.condition.run(networks, embeds, *picture, guidance)
@@ -277,7 +277,7 @@ class FlaxDiffusionPipeline:
     ) -> Task[Array]:
         """Return evaluation `i` of B pictures, which share a table; see `Task`."""
         count = len(seeds)
-        row = jax.tree.map(lambda each: jnp.broadcast_to(each[i], (count, *each.shape[1:])), table)
+        row = jax.tree.map(lambda x: jnp.broadcast_to(x[i], (count, *x.shape[1:])), table)
         is_guided = (guidance > 1) & (not self._config.architecture.embeds_guidance)
         return Task(
             row,
@@ -295,25 +295,27 @@ class FlaxDiffusionPipeline:
         config = self._config.safety_checker
         if self._check is None or config is None:
             return Output(images)
-        checked = np.array(images).reshape(-1, *images.shape[-3:])  # a writable copy
-        pixels = np.rint(checked * 255).astype(np.uint8)
+        output_images = np.array(images).reshape(-1, *images.shape[-3:])  # a writable copy
+        pixels = np.rint(output_images * 255).astype(np.uint8)
         flagged = np.asarray(self._check(moderation.prepare([*pixels], config)))
         for i in np.flatnonzero(flagged):
-            checked[i] = moderation.blur(pixels[i]) / np.float32(255)
-        return Output(checked.reshape(images.shape), flagged.tolist())
+            output_images[i] = moderation.blur(pixels[i]) / np.float32(255)
+        return Output(output_images.reshape(images.shape), flagged.tolist())
 
     def _networks(self, params: Params) -> dict[str, Any]:
-        missing = [name for name in self._factories if name not in params]
-        if missing:
-            raise InputError(f"params lack {missing[0]!r}; pass all that from_pretrained returned")
+        missing_names = [name for name in self._factories if name not in params]
+        if missing_names:
+            raise InputError(
+                f"params lack {missing_names[0]!r}; pass all that from_pretrained returned"
+            )
         return {
             name: parameters.set_params(name, make, _suited(params[name]))
             for name, make in self._factories.items()
         }
 
-    def _checked_ids(self, name: str, given: ArrayLike, batch: int | None = None) -> Array:
+    def _checked_ids(self, name: str, values: ArrayLike, batch: int | None = None) -> Array:
         """Return ids as `[B, E, L]` int32, for E text encoders."""
-        ids = jnp.asarray(given)
+        ids = jnp.asarray(values)
         row = self._ids_row()
         if ids.shape[1:] != row or batch not in (None, len(ids)):
             right = ", ".join(map(str, ("B" if batch is None else batch, *row)))
@@ -328,14 +330,14 @@ class FlaxDiffusionPipeline:
         encoders, length = len(self._tokenizers.each), self._tokenizers.length
         return (length,) if encoders == 1 else (encoders, length)
 
-    def _negative(self, batch: int, given: ArrayLike | None) -> tuple[Array, bool]:
+    def _negative(self, batch: int, values: ArrayLike | None) -> tuple[Array, bool]:
         """Return negative ids `[B, E, L]`, and whether to replace their embeddings with zeros.
 
         Without a negative prompt the ids are those of a blank prompt. If the family then uses zeros
         as embeddings, so do these calls, whatever the checkpoint says.
         """
-        if given is not None:
-            return self._checked_ids("neg_prompt_ids", given, batch), False
+        if values is not None:
+            return self._checked_ids("neg_prompt_ids", values, batch), False
         blank, _ = self._tokenizers.tokenize([""] * batch)
         return jnp.asarray(blank), self._config.family.zeros_for_empty_prompt
 
@@ -477,10 +479,10 @@ def _suited(params: Params) -> Params:
     """Convert parameters to float32 on CPUs, most of which are slower in bfloat16."""
     if platform_of(jax.devices()[0]).is_accelerator:
         return params
-    exact = jax.tree.map(
+    converted_params = jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf, params
     )
-    return jax.lax.optimization_barrier(exact)  # otherwise XLA converts in every step
+    return jax.lax.optimization_barrier(converted_params)  # otherwise XLA converts in every step
 
 
 def _on_first_device(checker: SafetyChecker) -> Callable[[np.ndarray], Array]:
@@ -505,8 +507,8 @@ def _check_devices(**arguments: Any) -> None:
     """Raise InputError unless every array has the same leading axis of devices as the prompts."""
     devices = np.shape(arguments["prompt_ids"])[0]
     if devices > jax.local_device_count():
-        present = jax.local_device_count()
-        raise InputError(f"prompt_ids are for {devices} devices; there are {present}")
+        device_count = jax.local_device_count()
+        raise InputError(f"prompt_ids are for {devices} devices; there are {device_count}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(arguments):
         if np.shape(leaf)[:1] != (devices,):
             name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -68,7 +68,7 @@ class FlaxStableDiffusionImg2ImgPipeline(FlaxDiffusionPipeline):
         Raises:
             InputError: if an argument cannot be used; the message names it.
         """
-        drawn = self._draw(
+        pictures = self._draw(
             jit,
             prompt_ids=prompt_ids,
             image=image,
@@ -82,7 +82,7 @@ class FlaxStableDiffusionImg2ImgPipeline(FlaxDiffusionPipeline):
             noise=noise,
             neg_prompt_ids=neg_prompt_ids,
         )
-        return self._checked(drawn)
+        return self._checked(pictures)
 
     def _generate(  # type: ignore[override]  # as in diffusers
         self,
@@ -115,10 +115,10 @@ class FlaxStableDiffusionImg2ImgPipeline(FlaxDiffusionPipeline):
         unit = self._noise(len(ids), size, prng_seed, noise)
         x0 = _sampled(networks, pixels, prng_seed)
         latents = add_noise(x0, unit, jnp.asarray(schedule.noised[0], jnp.float32))
-        drawn = self._denoised(
+        final_latents = self._denoised(
             networks, ids, neg_prompt_ids, size, prng_seed, schedule, guidance_scale, latents
         )
-        return self._config.architecture.decode.run(networks, drawn)
+        return self._config.architecture.decode.run(networks, final_latents)
 
 
 class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
@@ -137,7 +137,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
         a picture is redrawn.
         """
         pixels = _prepared("image", image)
-        masks = np.stack([_prepared_mask(each) for each in _listed("mask", mask)])[:, None]
+        masks = np.stack([_prepared_mask(picture) for picture in _listed("mask", mask)])[:, None]
         return super().prepare_inputs(prompt), _hidden(pixels, masks), jnp.asarray(masks)
 
     def __call__(
@@ -168,7 +168,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
         Raises:
             InputError: if an argument cannot be used; the message names it.
         """
-        drawn = self._draw(
+        pictures = self._draw(
             jit,
             prompt_ids=prompt_ids,
             mask=mask,
@@ -182,7 +182,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
             latents=latents,
             neg_prompt_ids=neg_prompt_ids,
         )
-        return self._checked(drawn)
+        return self._checked(pictures)
 
     def _generate(  # type: ignore[override]  # as in diffusers
         self,
@@ -205,13 +205,13 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
         check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
         schedule = make_schedule(config, num_inference_steps)
         noise = self._noise(len(ids), size, prng_seed, latents)
-        pixels, whole = jnp.asarray(masked_image), jnp.asarray(mask)
+        pixels, full_mask = jnp.asarray(masked_image), jnp.asarray(mask)
         pixels = jax.image.resize(pixels, (*pixels.shape[:2], *size), "bicubic")
-        whole = jax.image.resize(whole, (*whole.shape[:2], *size), "nearest")
+        full_mask = jax.image.resize(full_mask, (*full_mask.shape[:2], *size), "nearest")
         key, mask_key = jax.random.split(prng_seed)
         hidden = _sampled(networks, pixels, mask_key)
-        small = jax.image.resize(whole, (*whole.shape[:2], *noise.shape[1:3]), "nearest")
-        drawn = self._denoised(
+        small = jax.image.resize(full_mask, (*full_mask.shape[:2], *noise.shape[1:3]), "nearest")
+        final_latents = self._denoised(
             networks,
             ids,
             neg_prompt_ids,
@@ -222,7 +222,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
             noise * schedule.init_noise_sigma,
             (small.transpose(0, 2, 3, 1), hidden),
         )
-        return self._config.architecture.decode.run(networks, drawn)
+        return self._config.architecture.decode.run(networks, final_latents)
 
 
 def _sampled(networks: dict[str, Any], pixels: Array, key: Any) -> Array:
@@ -238,11 +238,13 @@ def _hidden(pixels: Array, masks: np.ndarray) -> Array:
     return jnp.where(jnp.asarray(masks < inputs.REDRAWN), pixels, 0)
 
 
-def _listed(name: str, given: Pictures) -> list[Image.Image]:
-    listed = [given] if isinstance(given, Image.Image) else given
-    if not isinstance(listed, list) or not all(isinstance(each, Image.Image) for each in listed):
-        raise InputError(f"{name} is {type(given).__name__}; expected a PIL picture, or a list")
-    return listed
+def _listed(name: str, value: Pictures) -> list[Image.Image]:
+    pictures = [value] if isinstance(value, Image.Image) else value
+    if not isinstance(pictures, list) or not all(
+        isinstance(picture, Image.Image) for picture in pictures
+    ):
+        raise InputError(f"{name} is {type(value).__name__}; expected a PIL picture, or a list")
+    return pictures
 
 
 def _sides(image: Image.Image) -> tuple[int, int]:
@@ -250,13 +252,13 @@ def _sides(image: Image.Image) -> tuple[int, int]:
     return image.width // MULTIPLE * MULTIPLE, image.height // MULTIPLE * MULTIPLE
 
 
-def _prepared(name: str, given: Pictures) -> Array:
+def _prepared(name: str, pictures: Pictures) -> Array:
     """Return pictures `[n, 3, H, W]` float32 in -1..1."""
-    scaled = [
-        each.convert("RGB").resize(_sides(each), Image.Resampling.LANCZOS)
-        for each in _listed(name, given)
+    scaled_pictures = [
+        picture.convert("RGB").resize(_sides(picture), Image.Resampling.LANCZOS)
+        for picture in _listed(name, pictures)
     ]
-    pixels = np.stack([np.asarray(each, np.float32) / 255 for each in scaled])
+    pixels = np.stack([np.asarray(picture, np.float32) / 255 for picture in scaled_pictures])
     return 2 * jnp.asarray(pixels).transpose(0, 3, 1, 2) - 1
 
 

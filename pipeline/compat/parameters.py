@@ -25,7 +25,7 @@ def to_dict(network: nnx.Module, dtype: DTypeLike) -> dict[str, Any]:
 def set_params(
     name: str, make: Callable[[DTypeLike], nnx.Module], params: Mapping[str, Any]
 ) -> nnx.Module:
-    """Return a network that has the given parameters and computes in their dtype.
+    """Return a network that has these parameters and computes in their dtype.
 
     Args:
         name: the network's name, for messages.
@@ -36,25 +36,25 @@ def set_params(
         InputError: if a parameter is unknown, missing or of the wrong shape or dtype; the message
             names it.
     """
-    given: dict[tuple[str, ...], Any] = dict(flatten_dict(params))
-    dtypes = {jnp.dtype(leaf.dtype) for leaf in given.values()}
+    flat_params: dict[tuple[str, ...], Any] = dict(flatten_dict(params))
+    dtypes = {jnp.dtype(leaf.dtype) for leaf in flat_params.values()}
     if dtypes not in ({jnp.dtype(jnp.float32)}, {jnp.dtype(jnp.bfloat16)}):
-        found = " and ".join(sorted(map(str, dtypes)))
+        dtype_names = " and ".join(sorted(map(str, dtypes)))
         right = "one dtype for all, float32 or bfloat16"
-        raise InputError(f"params[{name!r}] are {found}; expected {right}")
+        raise InputError(f"params[{name!r}] are {dtype_names}; expected {right}")
     graphdef, state = nnx.split(nnx.eval_shape(lambda: make(*dtypes)))
     flat = dict(nnx.to_flat_state(state))
     for path, param in flat.items():
         names = _names(path)
-        value = given.pop(names, None)
+        value = flat_params.pop(names, None)
         if value is None or value.shape != param.shape:
-            found = "is missing" if value is None else f"is {list(value.shape)}"
+            fault = "is missing" if value is None else f"is {list(value.shape)}"
             raise InputError(
-                f"params[{name!r}]: {'.'.join(names)} {found}; expected {list(param.shape)} on each"
+                f"params[{name!r}]: {'.'.join(names)} {fault}; expected {list(param.shape)} on each"
                 " device: do they belong to another model, or have the wrong number of axes?"
             )
         flat[path] = param.replace(value.astype(param.dtype, copy=False))
-    for names in given:
+    for names in flat_params:
         where = f"params[{name!r}]: {'.'.join(names)}"
         raise InputError(f"{where} is unknown; does it belong to another model?")
     return nnx.merge(graphdef, nnx.from_flat_state(flat))
