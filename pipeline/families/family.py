@@ -283,10 +283,8 @@ def image_size(config: Config, height: int | None, width: int | None) -> tuple[i
     if config.recipe is not None and config.recipe.size is not None:
         default_size = config.recipe.size
     sizes = []
-    for name, given, default in zip(
-        ("height", "width"), (height, width), default_size, strict=True
-    ):
-        size = default if given is None else given
+    for name, side, default in zip(("height", "width"), (height, width), default_size, strict=True):
+        size = default if side is None else side
         check_count(name, size, multiple, MAX_SIDE)
         if size % multiple:
             raise InputError(f"{name} is {size}; expected a multiple of {multiple}")

@@ -116,7 +116,7 @@ def condition(
 
 def with_chunks(context: Context, room: int, chunks: Array) -> Context:
     """Add the chunks' axis to keys and values `[H, B, L, ...]`; see `Architecture.with_chunks`."""
-    keys_values = tuple(jnp.repeat(each[:, :, None], room, axis=2) for each in context.keys_values)
+    keys_values = tuple(jnp.repeat(x[:, :, None], room, axis=2) for x in context.keys_values)
     return context._replace(keys_values=keys_values, chunks=chunks)
 
 
@@ -137,8 +137,8 @@ def predict_cached(
     unet: UNet = networks["unet"]
 
     def renewed() -> Array:
-        found = unet.deep(latents, timesteps, context)
-        return jnp.where(shallow[:, None, None, None], deep, found)
+        new_features = unet.deep(latents, timesteps, context)
+        return jnp.where(shallow[:, None, None, None], deep, new_features)
 
     features = jax.lax.cond(shallow.all(), lambda: deep, renewed)
     return unet.shallow(latents, timesteps, context, features), features
@@ -171,9 +171,9 @@ def encode_image(networks: Networks, images: Array) -> Array:
 
 def with_mask(context: Context, mask: Array, masked_latents: Array) -> Context:
     """Add a mask and a masked picture to a context; see `Architecture.with_mask`."""
-    masked = masked_input(mask, masked_latents)
+    mask_channels = masked_input(mask, masked_latents)
     halves = len(context.keys_values[0])
-    return context._replace(masked=jnp.broadcast_to(masked, (halves, *masked.shape)))
+    return context._replace(masked=jnp.broadcast_to(mask_channels, (halves, *mask_channels.shape)))
 
 
 def scale(config: VAEConfig, z: Array) -> Array:

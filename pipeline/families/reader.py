@@ -87,16 +87,16 @@ class FamilyReader:
     @property
     def replacements(self) -> dict[str, Component]:
         """Networks that are not the checkpoint's own, by name."""
-        others = {"vae": self.vae, "unet": self.unet, **self.beside}
-        return {name: other for name, other in others.items() if other is not None}
+        components = {"vae": self.vae, "unet": self.unet, **self.beside}
+        return {name: component for name, component in components.items() if component is not None}
 
     def describe(self, class_name: object) -> str:
         """Return a phrase that says what an unsupported class is, or "" if it is unknown.
 
         The phrase continues the sentence of an error message.
         """
-        named = (name for part, name in OTHER_FAMILIES.items() if part in str(class_name))
-        return next((f"; this is {name}" for name in named), "")
+        family_names = (name for part, name in OTHER_FAMILIES.items() if part in str(class_name))
+        return next((f"; this is {name}" for name in family_names), "")
 
     def read(self, folder: Path) -> Config:
         """Read every configuration of a checkpoint in diffusers' layout.
@@ -106,11 +106,11 @@ class FamilyReader:
         """
         config = self._with_networks_beside(self._read(folder), folder)
         config.family.check(folder / "unet/config.json", config)
-        other = self._by_contents(config)
-        if other is None:
+        reader = self._by_contents(config)
+        if reader is None:
             return config
         # The checkpoint's own scheduler was made for its own UNet.
-        return replace(config, recipe=other.recipe) if self.unet is None else other.read(folder)
+        return replace(config, recipe=reader.recipe) if self.unet is None else reader.read(folder)
 
     def recognise(self, tensors: TensorFiles) -> Recognised[Config]:
         """Return the configuration of a single file, from its tensors.
@@ -119,14 +119,14 @@ class FamilyReader:
             CheckpointError: if it is of no kind that is supported, or a network is missing.
         """
         kind = recognise_file(tensors)
-        folder, replaced = CONFIGS / kind.folder, self.replacements
-        own = {name: part for name, part in kind.sections.items() if name not in replaced}
-        config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, own)
+        folder, replacements = CONFIGS / kind.folder, self.replacements
+        sections = {name: part for name, part in kind.sections.items() if name not in replacements}
+        config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, sections)
         config = self._with_networks_beside(config, tensors.where)
         config.family.check(tensors.where, config)
-        other = self._by_contents(config)
-        if other is not None:
-            return other.recognise(tensors)
+        reader = self._by_contents(config)
+        if reader is not None:
+            return reader.recognise(tensors)
         return Recognised(config, folder, kind.sections)
 
     def _by_contents(self, config: Config) -> "FamilyReader | None":
@@ -171,18 +171,18 @@ class FamilyReader:
         replacement = self.replacements.get(part.name)
         if replacement is None:
             return _read_network(folder, part)
-        own = folder / part.name / "config.json"
-        if not own.is_file():
+        config_file = folder / part.name / "config.json"
+        if not config_file.is_file():
             kind = next(kind for kind in KINDS if kind.family is family)
-            own = CONFIGS / kind.folder / part.name / "config.json"
-        return read_replacement(part, replacement, part.read(own), folder)
+            config_file = CONFIGS / kind.folder / part.name / "config.json"
+        return read_replacement(part, replacement, part.read(config_file), folder)
 
     def _recognise(self, folder: Path, index: StrictJson) -> Family:
         name = index.values.get("_class_name")
         of_class = [family for family in FAMILIES if name in family.class_names]
         if not of_class:
-            known = dict.fromkeys(repr(name) for family in FAMILIES for name in family.class_names)
-            raise index.error("_class_name", name, " or ".join(known) + self.describe(name))
+            names = dict.fromkeys(repr(name) for family in FAMILIES for name in family.class_names)
+            raise index.error("_class_name", name, " or ".join(names) + self.describe(name))
         return next(family for family in of_class if family.recognise(folder))
 
     def _read_index(self, keys: StrictJson, family: Family) -> tuple[str, list[Network], bool]:
@@ -202,8 +202,8 @@ class FamilyReader:
         )
         optional = [part for part in family.optional if _is_there(keys, part)]
         keys.finish()
-        wanted = [part for part in optional if part.name not in self.unwanted]
-        return scheduler[1], [*required, *wanted], force_zeros
+        optional_networks = [part for part in optional if part.name not in self.unwanted]
+        return scheduler[1], [*required, *optional_networks], force_zeros
 
 
 def _check_component(keys: StrictJson, component: str, class_names: tuple[str, ...]) -> None:

@@ -37,11 +37,11 @@ def read_refiner(base: Config, unet: Component) -> Config:
         network = read_file(part, unet.config)
     else:
         kind = next(kind for kind in KINDS if kind.family is family)
-        published = part.read(CONFIGS / kind.folder / part.name / "config.json")
+        published_config = part.read(CONFIGS / kind.folder / part.name / "config.json")
         with unet.open() as tensors:
-            network = fit_network(part, published, unet.where, tensors)
+            network = fit_network(part, published_config, unet.where, tensors)
     kinds = {part.name for part in family.all_networks} - {DENOISER}
-    shared = {
+    shared_networks = {
         name: network
         for name, network in base.networks.items()
         if base.family.network(name).name in kinds
@@ -49,7 +49,7 @@ def read_refiner(base: Config, unet: Component) -> Config:
     config = replace(
         base,
         family=family,
-        networks={DENOISER: network, **shared},
+        networks={DENOISER: network, **shared_networks},
         force_zeros_for_empty_prompt=False,  # as in the published refiner's `model_index.json`
         tokens=base.tokens[-len(family.text_encoders) :],
         recipe=None,

@@ -25,24 +25,26 @@ FIXED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def read_replacement(part: Network, other: Component, own: Any, checkpoint: Path) -> Any:
+def read_replacement(
+    part: Network, component: Component, replaced_config: Any, checkpoint: Path
+) -> Any:
     """Return the configuration of a network, of which a single file holds only the shapes.
 
     Args:
         part: the network's place in the family; its name is a key of `FIXED`.
-        other: the network.
-        own: the configuration of the network that it replaces.
+        component: the network.
+        replaced_config: the configuration of the network that it replaces.
         checkpoint: the checkpoint, for messages.
 
     Raises:
         CheckpointError: if the network does not fit the checkpoint, or is not supported.
     """
-    if other.config is None:
-        with other.open() as tensors:
-            config = fit_network(part, own, other.where, tensors)
+    if component.config is None:
+        with component.open() as tensors:
+            config = fit_network(part, replaced_config, component.where, tensors)
     else:
-        config = read_file(part, other.config)
-    check_fit(config, own, FIXED[part.name], other, checkpoint)
+        config = read_file(part, component.config)
+    check_fit(config, replaced_config, FIXED[part.name], component, checkpoint)
     return config
 
 
@@ -57,24 +59,28 @@ def read_file(part: Network, file: Path) -> Any:
 
 
 def check_fit(
-    config: Any, own: Any, owners: Mapping[str, str], other: Component, checkpoint: Path
+    config: Any,
+    replaced_config: Any,
+    owners: Mapping[str, str],
+    component: Component,
+    checkpoint: Path,
 ) -> None:
     """Check that a network fits a checkpoint.
 
     Args:
         config: the configuration of the network.
-        own: the configuration of the checkpoint's network.
+        replaced_config: the configuration of the checkpoint's network.
         owners: the properties that must agree, and the part of the checkpoint that needs each.
-        other: the network, for messages.
-        checkpoint: likewise.
+        component: the network, for messages.
+        checkpoint: the checkpoint, for messages.
 
     Raises:
         CheckpointError: if a property differs.
     """
     for key, owner in owners.items():
-        value, right = getattr(config, key), getattr(own, key)
+        value, right = getattr(config, key), getattr(replaced_config, key)
         if value != right:
             raise CheckpointError(
-                f"{other.where}: {key} = {value!r} does not fit the {owner} of {checkpoint};"
+                f"{component.where}: {key} = {value!r} does not fit the {owner} of {checkpoint};"
                 f" expected {right!r}"
             )

@@ -25,8 +25,8 @@ def time_ids(size: Array, is_negative: Array) -> Array:
     They are the original size, the top and left of the crop, and the score.
     """
     score = jnp.where(is_negative, NEGATIVE_AESTHETIC_SCORE, AESTHETIC_SCORE)
-    rest = jnp.broadcast_to(jnp.append(size, jnp.zeros(2)), (len(score), 4))
-    return jnp.concatenate([rest, score[:, None]], axis=1)
+    sizes = jnp.broadcast_to(jnp.append(size, jnp.zeros(2)), (len(score), 4))
+    return jnp.concatenate([sizes, score[:, None]], axis=1)
 
 
 SDXL_REFINER = replace(

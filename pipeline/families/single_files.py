@@ -252,12 +252,12 @@ def fit_config(config: Config, tensors: TensorFiles, sections: Mapping[str, Sect
     Raises:
         CheckpointError: if a network is missing, or not built as this kind is.
     """
-    fitted = {
+    fitted_networks = {
         part.name: _fit(part, config, tensors, sections[part.name])
         for part in config.family.all_networks
         if part.name in sections
     }
-    return replace(config, networks={**config.networks, **fitted})
+    return replace(config, networks={**config.networks, **fitted_networks})
 
 
 def _fit(part: Network, config: Config, tensors: TensorFiles, section: Section) -> Any:
@@ -266,18 +266,18 @@ def _fit(part: Network, config: Config, tensors: TensorFiles, section: Section) 
         raise CheckpointError(
             f"{tensors.where}: the {part.name} is missing (no tensors {names}); {COMPLETE}"
         )
-    found = take_section(tensors, section)
-    return fit_network(part, config.networks[part.name], tensors.where, found)
+    section_tensors = take_section(tensors, section)
+    return fit_network(part, config.networks[part.name], tensors.where, section_tensors)
 
 
 def fit_network(
-    part: Network, published: Any, where: Path, tensors: Tensors, fault: str = ""
+    part: Network, published_config: Any, where: Path, tensors: Tensors, fault: str = ""
 ) -> Any:
     """Return a network's configuration with the sizes of its tensors in diffusers' layout.
 
     Args:
         part: the network's place in the family.
-        published: a configuration of the same structure.
+        published_config: a configuration of the same structure.
         where: the file, for messages.
         tensors: the network's tensors.
         fault: the message if they do not fit; the default names supported models.
@@ -288,7 +288,7 @@ def fit_network(
     assert part.fit is not None
     shapes = {modern_name(name): tensor.shape for name, tensor in tensors.items()}
     try:
-        return part.fit(published, shapes)
+        return part.fit(published_config, shapes)
     except (LookupError, ValueError) as error:
         default = f"the {part.name} is not built as in {COMPLETE.removeprefix('expected ')}"
         raise CheckpointError(f"{where}: {fault or default} ({error})") from error
