@@ -83,18 +83,18 @@ class Schedulers:
             "eta": eta,
             "aligned_sigmas": self.aligned_sigmas if sigma_schedule == ALIGNED else None,
         }
-        given = {name: value for name, value in changes.items() if value is not None}
-        return _checked(replace(config, **given))
+        settings = {name: value for name, value in changes.items() if value is not None}
+        return _checked(replace(config, **settings))
 
 
 def _check_unspaced(sigma_schedule: str, timestep_spacing: str, timesteps: Sequence[int]) -> None:
     """Refuse settings that a run of flow matching has no use for."""
-    asked = {
+    settings = {
         "sigma_schedule": sigma_schedule not in ("", DEFAULT_SIGMAS),
         "timestep_spacing": timestep_spacing,
         "timesteps": timesteps,
     }
-    for name in (name for name, value in asked.items() if value):
+    for name in (name for name, value in settings.items() if value):
         raise InputError(f"{name} does not fit this model of flow matching; leave it out")
 
 
@@ -115,27 +115,27 @@ def _checked(config: SchedulerConfig) -> SchedulerConfig:
 
 def read_schedulers(
     path: Path,
-    named: str,
-    chosen: str | None = None,
+    class_name: str,
+    choice: str | None = None,
     forced: Mapping[str, Any] = MappingProxyType({}),
     aligned_sigmas: tuple[float, ...] | None = None,
 ) -> Schedulers:
     """Read `scheduler_config.json` for each scheduler.
 
     Args:
-        path, named, chosen, forced: see `read_scheduler`.
+        path, class_name, choice, forced: see `read_scheduler`.
         aligned_sigmas: see `Schedulers`.
 
     Raises:
         CheckpointError: if a setting of the checkpoint's own or of the chosen scheduler is not
             supported; the message names file, key and value.
     """
-    own = read_scheduler(path, named, chosen, forced)
-    configs, refused = {}, {}
+    default = read_scheduler(path, class_name, choice, forced)
+    configs, reasons = {}, {}
     for name in SCHEDULERS:
         try:
-            configs[name] = read_scheduler(path, named, name, forced)
+            configs[name] = read_scheduler(path, class_name, name, forced)
         except CheckpointError as error:
             # Requests are told the reason, and the server's folders are none of their business.
-            refused[name] = str(error).removeprefix(f"{path}: ")
-    return Schedulers(own, {**configs, own.name: own}, refused, aligned_sigmas)
+            reasons[name] = str(error).removeprefix(f"{path}: ")
+    return Schedulers(default, {**configs, default.name: default}, reasons, aligned_sigmas)

@@ -322,10 +322,10 @@ def count_evaluations(name: str, steps: int, strength: float = 1.0) -> int:
     `name` is a key of `SCHEDULERS`. Another name, which only a newer instance can send, counts as
     one evaluation a step. `strength` is that of `first_evaluation`.
     """
-    own = SCHEDULERS.get(name, SchedulerClass(name))
-    whole = 1 + (steps - 1) * own.evaluations + (own.starts_twice and steps > 1)
+    scheduler = SCHEDULERS.get(name, SchedulerClass(name))
+    total = 1 + (steps - 1) * scheduler.evaluations + (scheduler.starts_twice and steps > 1)
     first = first_evaluation(name, steps, strength)
-    return 0 if first is None else whole - first
+    return 0 if first is None else total - first
 
 
 def first_evaluation(name: str, steps: int, strength: float) -> int | None:
@@ -338,24 +338,24 @@ def first_evaluation(name: str, steps: int, strength: float) -> int | None:
         steps: the number of steps of the whole run.
         strength: the share of the steps that is left, from 0, which leaves none, to 1.
     """
-    own = SCHEDULERS.get(name, SchedulerClass(name))
+    scheduler = SCHEDULERS.get(name, SchedulerClass(name))
     left = min(int(steps * strength), steps)
-    return (steps - left) * own.evaluations if left > 0 else None
+    return (steps - left) * scheduler.evaluations if left > 0 else None
 
 
 def read_scheduler(
     path: Path,
-    named: str,
-    chosen: str | None = None,
+    class_name: str,
+    choice: str | None = None,
     forced: Mapping[str, Any] = MappingProxyType({}),
 ) -> SchedulerConfig:
     """Read `scheduler_config.json`.
 
     Args:
         path: the file.
-        named: the class that `model_index.json` names; without `chosen`, the file must name the
-            same class.
-        chosen: a key of `SCHEDULERS` that replaces that class, as with diffusers' `from_config`.
+        class_name: the class that `model_index.json` names; without `choice`, the file must name
+            the same class.
+        choice: a key of `SCHEDULERS` that replaces that class, as with diffusers' `from_config`.
             Settings that the file leaves out then have the chosen class's own defaults. If such a
             default is not supported, the supported value is used.
         forced: settings that replace the file's, as some of diffusers' pipelines force them.
@@ -364,14 +364,14 @@ def read_scheduler(
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = StrictJson(path)
-    if keys.values.get("_class_name") == named == FLOW_CLASS.name:
-        return _read_flow(keys, chosen or "euler")
+    if keys.values.get("_class_name") == class_name == FLOW_CLASS.name:
+        return _read_flow(keys, choice or "euler")
     keys.values |= forced
-    name = chosen or _name(keys, named)
-    own = SCHEDULERS[name]
-    if chosen is not None:
-        keys.values |= own.implied
-    defaults = {**DEFAULTS, **own.defaults}
+    name = choice or _name(keys, class_name)
+    scheduler = SCHEDULERS[name]
+    if choice is not None:
+        keys.values |= scheduler.implied
+    defaults = {**DEFAULTS, **scheduler.defaults}
     config = SchedulerConfig(
         name=name,
         num_train_timesteps=keys.size("num_train_timesteps", 1000),
@@ -381,19 +381,20 @@ def read_scheduler(
             schedule=keys.one_of(
                 "beta_schedule", ("linear", "scaled_linear"), defaults["beta_schedule"]
             ),
-            zero_snr=own.zero_snr and bool(keys.one_of("rescale_betas_zero_snr", (*OFF, True))),
+            zero_snr=scheduler.zero_snr
+            and bool(keys.one_of("rescale_betas_zero_snr", (*OFF, True))),
         ),
-        prediction_type=keys.one_of("prediction_type", own.predictions),
+        prediction_type=keys.one_of("prediction_type", scheduler.predictions),
         timestep_spacing=keys.one_of("timestep_spacing", SPACINGS, defaults["timestep_spacing"]),
         steps_offset=_steps_offset(keys),
-        sigma_schedule=_sigma_schedule(keys) if own.sigma_schedules else DEFAULT_SIGMAS,
-        set_alpha_to_one=own.alpha_to_one is None
-        or keys.take("set_alpha_to_one", bool, own.alpha_to_one),
-        eta=own.eta or 0.0,
+        sigma_schedule=_sigma_schedule(keys) if scheduler.sigma_schedules else DEFAULT_SIGMAS,
+        set_alpha_to_one=scheduler.alpha_to_one is None
+        or keys.take("set_alpha_to_one", bool, scheduler.alpha_to_one),
+        eta=scheduler.eta or 0.0,
     )
-    for key, right in own.supported.items():
-        keys.one_of(key, right, right[0] if chosen else own.own_defaults.get(key, right[0]))
-    if not own.zero_snr:
+    for key, right in scheduler.supported.items():
+        keys.one_of(key, right, right[0] if choice else scheduler.own_defaults.get(key, right[0]))
+    if not scheduler.zero_snr:
         keys.one_of("rescale_betas_zero_snr", OFF)
     keys.one_of("thresholding", OFF)
     keys.one_of("trained_betas", (None,))
@@ -429,10 +430,10 @@ def _read_flow(keys: StrictJson, name: str) -> SchedulerConfig:
 
 
 def _sigma_schedule(keys: StrictJson) -> str:
-    asked = [key for key in SIGMA_KEYS if keys.one_of(key, (*OFF, True))]
-    if len(asked) > 1:
-        raise keys.error(asked[1], True, f"False beside {asked[0]}")
-    return SIGMA_KEYS[asked[0]] if asked else DEFAULT_SIGMAS
+    true_keys = [key for key in SIGMA_KEYS if keys.one_of(key, (*OFF, True))]
+    if len(true_keys) > 1:
+        raise keys.error(true_keys[1], True, f"False beside {true_keys[0]}")
+    return SIGMA_KEYS[true_keys[0]] if true_keys else DEFAULT_SIGMAS
 
 
 def _check(keys: StrictJson, config: SchedulerConfig, forced: Mapping[str, Any]) -> None:
@@ -452,12 +453,12 @@ def _check(keys: StrictJson, config: SchedulerConfig, forced: Mapping[str, Any])
             raise keys.error(key, beta, "a number below 1")
 
 
-def _name(keys: StrictJson, named: str) -> str:
+def _name(keys: StrictJson, class_name: str) -> str:
     value = keys.values.get("_class_name")
     if value not in CLASS_NAMES:
         raise keys.error("_class_name", value, " or ".join(map(repr, CLASS_NAMES)))
-    if value != named:
-        raise keys.error("_class_name", value, f"{named!r}, as in model_index.json")
+    if value != class_name:
+        raise keys.error("_class_name", value, f"{class_name!r}, as in model_index.json")
     names = [name for name, scheduler in SCHEDULERS.items() if scheduler.name == value]
     # One class of diffusers is several schedulers, by its algorithm.
     algorithm = keys.values.get("algorithm_type")
@@ -486,8 +487,8 @@ def largest_offset(config: SchedulerConfig) -> int | None:
 
 def _largest_leading(config: SchedulerConfig) -> int:
     """Return the largest timestep of any run with "leading" spacing, before the offset."""
-    more = 1 if SCHEDULERS[config.name].one_more else 0
-    counts = range(1 + more, MAX_INFERENCE_STEPS + more + 1)
+    extra_steps = 1 if SCHEDULERS[config.name].one_more else 0
+    counts = range(1 + extra_steps, MAX_INFERENCE_STEPS + extra_steps + 1)
     return max((count - 1) * (config.num_train_timesteps // count) for count in counts)
 
 

@@ -21,9 +21,9 @@ def lcm(config: SchedulerConfig, steps: int) -> Schedule:
     """
     timesteps = distilled_timesteps(config, steps)
     now, after = mixtures(config, timesteps, np.append(timesteps[1:], -1))
-    scaled = timesteps * TIMESTEP_SCALING
-    skip = SIGMA_DATA**2 / (scaled**2 + SIGMA_DATA**2)
-    out = scaled / np.sqrt(scaled**2 + SIGMA_DATA**2)
+    scaled_timesteps = timesteps * TIMESTEP_SCALING
+    skip = SIGMA_DATA**2 / (scaled_timesteps**2 + SIGMA_DATA**2)
+    out = scaled_timesteps / np.sqrt(scaled_timesteps**2 + SIGMA_DATA**2)
     of_latents, of_prediction = x0_part(config, now)
     signal = np.append(after.signal[:-1], 1)
     noise = np.append(after.noise[:-1], 0)
@@ -40,9 +40,9 @@ def tcd(config: SchedulerConfig, steps: int) -> Schedule:
     timesteps = distilled_timesteps(config, steps)
     ends = np.append(timesteps[1:], 0)
     now, after = mixtures(config, timesteps, ends)
-    reached, _ = mixtures(config, np.floor((1 - config.eta) * ends).astype(int), ends)
-    latents, values = mixed(config, now, reached.signal, reached.noise)
-    left = np.append((after.signal / reached.signal)[:-1], 1)
+    target, _ = mixtures(config, np.floor((1 - config.eta) * ends).astype(int), ends)
+    latents, values = mixed(config, now, target.signal, target.noise)
+    left = np.append((after.signal / target.signal)[:-1], 1)
     noise = np.sqrt(np.maximum(1 - left**2, 0))
     return schedule_of_predictions(config, timesteps, now, left * latents, left * values, noise)
 

@@ -44,6 +44,6 @@ def _schedule(
     noise: np.ndarray,
 ) -> Schedule:
     """Make a schedule of steps that replace a part of the noise by new noise."""
-    kept = np.sqrt(np.maximum(after.noise**2 - noise**2, 0))
-    latents, values = mixed(config, now, after.signal, kept)
+    kept_noise = np.sqrt(np.maximum(after.noise**2 - noise**2, 0))
+    latents, values = mixed(config, now, after.signal, kept_noise)
     return schedule_of_predictions(config, timesteps, now, latents, values, noise)

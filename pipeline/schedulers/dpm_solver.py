@@ -84,11 +84,11 @@ def single_step_sde(config: SchedulerConfig, steps: int) -> Schedule:
     again = first / half_noise
 
     count = 2 * steps - 1
-    at = np.empty(count)
-    at[0::2], at[1::2] = sigmas[:-1], middle
+    noise_levels = np.empty(count)
+    noise_levels[0::2], noise_levels[1::2] = sigmas[:-1], middle
     times = np.empty(count)
     times[0::2], times[1::2] = timesteps, timesteps_of(middle, config)
-    mixture = variance_preserving(at)
+    mixture = variance_preserving(noise_levels)
     of_latents, of_prediction = x0_part(config, mixture)
     value_latents, value_prediction = of_latents * mixture.signal, of_prediction
     value_latents[0:-1:2] = whole - again * half - again * (1 - half) * value_latents[0:-1:2]

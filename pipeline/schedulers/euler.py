@@ -83,10 +83,10 @@ def lms_weights(sigmas: np.ndarray, end: float) -> np.ndarray:
     They are the integrals of the Lagrange polynomials through `sigmas`, latest first.
     """
     half = (end - sigmas[0]) / 2
-    at = sigmas[0] + half * (_POINTS + 1)
+    points = sigmas[0] + half * (_POINTS + 1)
     itself = np.eye(len(sigmas), dtype=bool)[..., None]
     apart = (sigmas[:, None] - sigmas)[..., None]
-    factors = np.where(itself, 1, (at - sigmas[:, None]) / np.where(itself, 1, apart))
+    factors = np.where(itself, 1, (points - sigmas[:, None]) / np.where(itself, 1, apart))
     return half * factors.prod(axis=1) @ _SHARES
 
 

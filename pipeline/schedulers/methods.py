@@ -57,25 +57,25 @@ def make_schedule(
     Raises:
         InputError: if no step is left.
     """
-    whole = METHODS[config.name](config, num_inference_steps)
+    schedule = METHODS[config.name](config, num_inference_steps)
     if denoising_start is None:
         first = first_evaluation(config.name, num_inference_steps, strength)
-        given, right = f"strength is {strength}", f"at least {1 / num_inference_steps:g}"
+        fault, right = f"strength is {strength}", f"at least {1 / num_inference_steps:g}"
     else:
-        first = _first_after(config, whole.timesteps, denoising_start)
-        given, right = f"denoising_start is {denoising_start}", "a smaller number"
-    end = len(whole.timesteps)
+        first = _first_after(config, schedule.timesteps, denoising_start)
+        fault, right = f"denoising_start is {denoising_start}", "a smaller number"
+    end = len(schedule.timesteps)
     if denoising_end is not None:
-        end = int((whole.timesteps >= _cutoff(config, denoising_end)).sum())
-        given += f" and denoising_end {denoising_end}"
+        end = int((schedule.timesteps >= _cutoff(config, denoising_end)).sum())
+        fault += f" and denoising_end {denoising_end}"
     if first is None or first >= end:
         raise InputError(
-            f"{given}, which leaves none of {num_inference_steps} steps; expected {right}"
+            f"{fault}, which leaves none of {num_inference_steps} steps; expected {right}"
             + (", or a larger denoising_end" if denoising_end is not None else "")
         )
     if first and config.name in STARTING:
-        whole = STARTING[config.name](config, num_inference_steps, first)
-    part = whole.part(first, end)
+        schedule = STARTING[config.name](config, num_inference_steps, first)
+    part = schedule.part(first, end)
     return part if denoising_start is None else replace(part, first=first)
 
 

@@ -52,12 +52,12 @@ def _folded(text: str) -> str:
 _SCHEDULERS = {
     **_OTHERS,
     # One class can be several schedulers; the first one is the class's own default.
-    **{_folded(own.name): name for name, own in reversed(SCHEDULERS.items())},
-    **{_folded(other): name for name, other in SAMPLERS.items()},
+    **{_folded(scheduler.name): name for name, scheduler in reversed(SCHEDULERS.items())},
+    **{_folded(sampler): name for name, sampler in SAMPLERS.items()},
     **{_folded(name): name for name in SCHEDULERS},
 }
 _SIGMA_SCHEDULES = {
-    **{_folded(other): name for name, other in SCHEDULE_TYPES.items()},
+    **{_folded(title): name for name, title in SCHEDULE_TYPES.items()},
     **{_folded(name): name for name in SCHEDULE_TYPES},
     "automatic": DEFAULT_SIGMAS,
 }

@@ -51,10 +51,10 @@ def pndm(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     table = make_table(
         timesteps, value_latents=0, value_prediction=1, latents=latents, values=weights.T
     )
-    at, _ = mixtures(config, timesteps, ends)
+    mixture, _ = mixtures(config, timesteps, ends)
     evaluations = len(timesteps)
     stops = [stop for stop in range(1, evaluations + 1) if stop != first + 1 or stop == evaluations]
-    return schedule_at(config, at, table, stops=stops)
+    return schedule_at(config, mixture, table, stops=stops)
 
 
 def _transfer(now: Mixture, after: Mixture) -> tuple[np.ndarray, np.ndarray]:

@@ -85,7 +85,7 @@ def _folded(name: str) -> str:
     return _PRECISION.sub("", _SEPARATORS.sub("-", last))
 
 
-def _lightning(steps: int, pattern: str, **other: Any) -> Recipe:
+def _lightning(steps: int, pattern: str, **settings: Any) -> Recipe:
     """Return a recipe of https://huggingface.co/ByteDance/SDXL-Lightning."""
     return Recipe(
         name=f"lightning-{steps}",
@@ -95,7 +95,7 @@ def _lightning(steps: int, pattern: str, **other: Any) -> Recipe:
         steps=(steps,),
         scheduler="euler",
         timestep_spacing="trailing",
-        **other,
+        **settings,
     )
 
 
@@ -237,8 +237,8 @@ LORAS = (
 
 def find_model_recipe(names: Iterable[str]) -> Recipe | None:
     """Return the recipe of a model with one of these names, its own or its UNet's, if any."""
-    named = list(names)
-    return next((recipe for recipe in MODELS if any(map(recipe.matches, named))), None)
+    candidates = list(names)
+    return next((recipe for recipe in MODELS if any(map(recipe.matches, candidates))), None)
 
 
 @dataclass(frozen=True)
@@ -271,11 +271,11 @@ def find_lora_recipes(loras: Iterable[str], family: str) -> tuple[LoraRecipe, ..
     If several LoRAs have the same recipe, the first in alphabetical order is used.
     """
     names = sorted(loras)
-    found: dict[str, LoraRecipe] = {}
+    recipes: dict[str, LoraRecipe] = {}
     for recipe in LORAS:
         lora = next(filter(recipe.matches, names), None)
-        if recipe.family == family and lora is not None and recipe.name not in found:
-            found[recipe.name] = LoraRecipe(
+        if recipe.family == family and lora is not None and recipe.name not in recipes:
+            recipes[recipe.name] = LoraRecipe(
                 recipe.name, recipe.title, lora, recipe.steps, recipe.settings
             )
-    return tuple(found.values())
+    return tuple(recipes.values())
