@@ -38,13 +38,14 @@ def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -
     return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
 
 
-def self_attention(query_key_value: Array, heads: int, others: Sequence[Array] = ()) -> Array:
+def self_attention(query_key_value: Array, heads: int, other_parts: Sequence[Array] = ()) -> Array:
     """Compute `attention` of a sequence to itself, without a mask, `[B, L, 3 W] -> [B, L, W]`.
 
     Queries, keys and values lie side by side in the last axis; each head is W / heads wide.
-    `others` are the projections of other parts of the sequence, as long, to which it attends too.
+    `other_parts` are the projections of other parts of the sequence, to which it attends too. Each
+    part is as long as the first.
     """
-    return _of_projections(heads, query_key_value, *others)
+    return _of_projections(heads, query_key_value, *other_parts)
 
 
 def cross_attention(
@@ -146,16 +147,16 @@ def _plain(heads: int, *projections: Array) -> Array:
 
 def _cached(heads: int, *projections: Array) -> Array:
     """Attend for some heads of some pictures at a time; XLA compiles each part to one kernel."""
-    each = [
+    arrays = [
         x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)
     ]  # [B * N, L, K] and [B * N, S, K]
-    parts = _parts(len(each[0]), _score_bytes(each[0], each[1].shape[1]), CACHED_BYTES)
+    parts = _parts(len(arrays[0]), _score_bytes(arrays[0], arrays[1].shape[1]), CACHED_BYTES)
 
-    def turn(some: list[Array]) -> Array:
-        query, key, value = some
+    def turn(part_arrays: list[Array]) -> Array:
+        query, key, value = part_arrays
         return _in_turns(lambda part: _unscaled(part, key, value), query, key.shape[1])
 
-    done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in each])
+    done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in arrays])
     batch, length = projections[0].shape[:2]
     return done.reshape(batch, heads, length, -1).swapaxes(1, 2).reshape(batch, length, -1)
 
@@ -188,10 +189,10 @@ def _score_bytes(query: Array, keys: int) -> int:
     return 4 * math.prod(query.shape[:-1]) * keys
 
 
-def _parts(length: int, size: int, most: int) -> int:
-    """Return the least divisor of `length` that is at least `size / most`, or else `length`."""
-    wanted = min(-(-size // most), length)
-    return next(n for n in range(wanted, length + 1) if length % n == 0)
+def _parts(length: int, size: int, limit: int) -> int:
+    """Return the least divisor of `length` that is at least `size / limit`, or else `length`."""
+    least = min(-(-size // limit), length)
+    return next(n for n in range(least, length + 1) if length % n == 0)
 
 
 def _cudnn_fits(heads: int, *projections: Array) -> bool:

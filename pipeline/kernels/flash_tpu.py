@@ -126,14 +126,14 @@ def _blocks(length: int, parts: int, lanes: int, dtype: DTypeLike) -> tuple[int 
     return length if length <= WHOLE_ROWS else _share(length, BLOCK_ROWS), length
 
 
-def _share(length: int, most: int) -> int | None:
-    """Return the rows of a block, at most `most`, when `length` is split into equal blocks.
+def _share(length: int, limit: int) -> int | None:
+    """Return the rows of a block, at most `limit`, when `length` is split into equal blocks.
 
     Blocks of a split sequence must fill whole registers; the result is None if that is impossible.
     """
-    if length <= most:
+    if length <= limit:
         return length
-    return next((size for size in range(most, 0, -SUBLANES) if length % size == 0), None)
+    return next((size for size in range(limit, 0, -SUBLANES) if length % size == 0), None)
 
 
 def _at_once(q_ref, *refs, shared: int, scale: float):
@@ -143,16 +143,16 @@ def _at_once(q_ref, *refs, shared: int, scale: float):
     head = _head_of_lane(q.shape[1], shared)
     out = jnp.zeros(q.shape, jnp.float32)
     for i in range(shared):
-        mine = head == i
-        scores = [_scores(q, k, mine) for k, _ in parts]
+        lane_mask = head == i
+        scores = [_scores(q, k, lane_mask) for k, _ in parts]
         largest = reduce(jnp.maximum, (part.max(axis=1, keepdims=True) for part in scores))
         weights = [jnp.exp2((part - largest) * scale) for part in scores]
-        values = reduce(add, map(partial(_summed, mine), weights, parts))
+        values = reduce(add, map(partial(_summed, lane_mask), weights, parts))
         if shared == 1:
             total = reduce(add, (part.sum(axis=1, keepdims=True) for part in weights))
         else:
             total = pltpu.roll(values, q.shape[1] // shared, axis=1)
-        out = jnp.where(mine, values / total, out)
+        out = jnp.where(lane_mask, values / total, out)
     out_ref[...] = out.astype(out_ref.dtype)
 
 
@@ -161,11 +161,11 @@ def _keys_and_values(refs: Sequence[Any]) -> list[tuple[Array, Array]]:
     return [(k[...], v[...]) for k, v in zip(refs[::2], refs[1::2], strict=True)]
 
 
-def _summed(mine: Array, weights: Array, part: tuple[Array, Array]) -> Array:
+def _summed(lane_mask: Array, weights: Array, part: tuple[Array, Array]) -> Array:
     """Return the weighted sums of one head's values, and in other heads' lanes of the weights."""
     _, v = part
     # Ones in the lanes of other heads let the matrix unit sum the weights at no extra cost.
-    values_or_ones = jnp.where(mine, v, jnp.ones_like(v))
+    values_or_ones = jnp.where(lane_mask, v, jnp.ones_like(v))
     return jnp.dot(weights.astype(v.dtype), values_or_ones, preferred_element_type=jnp.float32)
 
 
@@ -183,8 +183,8 @@ def _in_turn(q_ref, *refs, shared: int, scale: float):
     q = q_ref[...]
     head = _head_of_lane(q.shape[1], shared)
     for (k, v), i in product(_keys_and_values(refs), range(shared)):
-        mine = head == i
-        scores = _scores(q, k, mine)
+        lane_mask = head == i
+        scores = _scores(q, k, lane_mask)
         before = max_ref[i]
         after = jnp.maximum(before, scores.max(axis=1, keepdims=True))
         weights = jnp.exp2((scores - after) * scale)
@@ -192,7 +192,7 @@ def _in_turn(q_ref, *refs, shared: int, scale: float):
         sum_ref[i] = shrunk * sum_ref[i] + weights.sum(axis=1, keepdims=True)
         max_ref[i] = after
         values = jnp.dot(weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
-        acc_ref[...] = jnp.where(mine, shrunk * acc_ref[...] + values, acc_ref[...])
+        acc_ref[...] = jnp.where(lane_mask, shrunk * acc_ref[...] + values, acc_ref[...])
 
     @pl.when(step == pl.num_programs(3) - 1)
     def _finish():
@@ -206,7 +206,9 @@ def _head_of_lane(lanes: int, shared: int) -> Array:
     return jax.lax.div(jax.lax.broadcasted_iota(jnp.int32, (1, lanes), 1), lanes // shared)
 
 
-def _scores(q: Array, k: Array, mine: Array) -> Array:
-    """Return the scores of one head; `mine` masks the head's lanes."""
-    own = jnp.where(mine, q, jnp.zeros_like(q))
-    return jax.lax.dot_general(own, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+def _scores(q: Array, k: Array, lane_mask: Array) -> Array:
+    """Return the scores of one head; `lane_mask` is True in the head's lanes."""
+    head_queries = jnp.where(lane_mask, q, jnp.zeros_like(q))
+    return jax.lax.dot_general(
+        head_queries, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )

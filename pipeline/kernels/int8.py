@@ -112,10 +112,10 @@ def _by_taps(
     )
     total = jnp.zeros((), jnp.int32)
     for j in range(kernel.shape[1]):
-        moved = framed[:, :, j : j + width : right]
+        columns = framed[:, :, j : j + width : right]
         for i in range(kernel.shape[0]):
             total += jax.lax.dot_general(
-                moved[:, i : i + height : down],
+                columns[:, i : i + height : down],
                 kernel[i, j],
                 (((3,), (0,)), ((), ())),
                 preferred_element_type=jnp.int32,
@@ -124,7 +124,7 @@ def _by_taps(
 
 
 def _quantized(
-    x: Array, axes: tuple[int, ...], largest_of: Callable[[Array], Array] = lambda found: found
+    x: Array, axes: tuple[int, ...], largest_of: Callable[[Array], Array] = lambda numbers: numbers
 ) -> tuple[Array, Array]:
     """Quantise `x` with a scale for each sum over `axes`; return whole numbers and scales.
 
@@ -135,9 +135,9 @@ def _quantized(
     return jnp.round(wide * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
 
 
-def _sums(sums: Sums, x: Array, kernel: Array, **more: Sums) -> Array:
-    """Compute sums of products in float32; `more` are further forms, by name."""
-    forms = {PLAIN: partial(_in_int32, sums), WIDENED: partial(_in_float32, sums)} | more
+def _sums(sums: Sums, x: Array, kernel: Array, **further_forms: Sums) -> Array:
+    """Compute sums of products in float32; `further_forms` are by name."""
+    forms = {PLAIN: partial(_in_int32, sums), WIDENED: partial(_in_float32, sums)} | further_forms
     return by_platform("int8", forms, x, kernel)
 
 

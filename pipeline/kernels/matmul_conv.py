@@ -198,14 +198,14 @@ def interleave(places: Sequence[Sequence[Array]]) -> Array:
     Returns:
         `[B, 2H, 2W, C]`.
     """
-    spread = ((0, 1, 1), (1, 0, 1))  # zeros before, after and between
+    paddings = ((0, 1, 1), (1, 0, 1))  # zeros before, after and between
     zero = jnp.zeros((), places[0][0].dtype)
-    padded = [
+    padded_places = [
         jax.lax.pad(place, zero, ((0, 0, 0), rows, columns, (0, 0, 0)))
-        for row, rows in zip(places, spread, strict=True)
-        for place, columns in zip(row, spread, strict=True)
+        for row, rows in zip(places, paddings, strict=True)
+        for place, columns in zip(row, paddings, strict=True)
     ]
-    return sum(padded[1:], start=padded[0])
+    return sum(padded_places[1:], start=padded_places[0])
 
 
 def merged_upsample_kernels(kernel: A) -> A:
@@ -223,8 +223,8 @@ def merged_upsample_kernels(kernel: A) -> A:
         return stack([stack([a, b + c]), stack([a + b, c])])
 
     rows = along(kernel.astype(np.float32))  # [2, 2, 3, I, O]
-    both = along(rows.transpose(2, 0, 1, 3, 4))  # [2, 2, 2, 2, I, O]: columns, then rows
-    return both.transpose(2, 0, 3, 1, 4, 5).astype(kernel.dtype)
+    kernels = along(rows.transpose(2, 0, 1, 3, 4))  # [2, 2, 2, 2, I, O]: columns, then rows
+    return kernels.transpose(2, 0, 3, 1, 4, 5).astype(kernel.dtype)
 
 
 def upsample_kernel(merged: np.ndarray) -> np.ndarray:
@@ -235,8 +235,8 @@ def upsample_kernel(merged: np.ndarray) -> np.ndarray:
 
     def apart(taps: np.ndarray) -> np.ndarray:
         """Take two taps for each of two positions, `[2, 2, ...]`, apart to three, `[3, ...]`."""
-        (a, both), (_, c) = taps
-        return np.stack([a, both - c, c])
+        (a, pair_sum), (_, c) = taps
+        return np.stack([a, pair_sum - c, c])
 
     columns = apart(merged.transpose(1, 3, 0, 2, 4, 5))  # [3, 2, 2, I, O]: columns, then rows
     return apart(columns.transpose(1, 2, 0, 3, 4))

@@ -80,9 +80,9 @@ def with_neighbours(band: Array, taps: int, stride: int, padding: Padding) -> tu
     return jnp.concatenate(parts, axis=1), ((0, 0), across)
 
 
-def largest(found: Array) -> Array:
+def largest(numbers: Array) -> Array:
     """Return the largest numbers of the whole picture, from those of the bands."""
-    return jax.lax.pmax(found, axes) if (axes := _AXES.get()) else found
+    return jax.lax.pmax(numbers, axes) if (axes := _AXES.get()) else numbers
 
 
 def mean(*means: Array) -> tuple[Array, ...]:
