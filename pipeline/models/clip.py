@@ -137,9 +137,9 @@ class CLIPTextEncoder(nnx.Module):
     def _embed(self, input_ids: Array, vectors: Array | None) -> Array:
         if vectors is None:
             return self.token_embedding(input_ids)
-        known = self.token_embedding(jnp.maximum(input_ids, 0))
-        added = vectors[jnp.maximum(-1 - input_ids, 0)].astype(known.dtype)
-        return jnp.where((input_ids >= 0)[..., None], known, added)
+        token_embeds = self.token_embedding(jnp.maximum(input_ids, 0))
+        vector_embeds = vectors[jnp.maximum(-1 - input_ids, 0)].astype(token_embeds.dtype)
+        return jnp.where((input_ids >= 0)[..., None], token_embeds, vector_embeds)
 
     def _end(self, input_ids: Array) -> Array:
         """Return the position of the end token in each row, `[B]`."""

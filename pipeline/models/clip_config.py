@@ -121,9 +121,9 @@ def read_safety_checker(path: Path) -> SafetyCheckerConfig:
     keys.one_of("model_type", ("clip",))
     projection_dim = keys.size("projection_dim", 512)
     # If a file has vision_config_dict, transformers reads it and ignores vision_config.
-    both = [keys.inner(key) for key in ("vision_config", "vision_config_dict")]
+    configs = [keys.inner(key) for key in ("vision_config", "vision_config_dict")]
     vision = _read_vision_encoder(
-        next((inner for inner in reversed(both) if inner.values), both[0])
+        next((inner for inner in reversed(configs) if inner.values), configs[0])
     )
     keys.drop("text_config", "text_config_dict", "logit_scale_init_value")
     _drop_notes(keys)

@@ -131,8 +131,8 @@ class GroupNorm(nnx.Module):
         """Normalize `[B, H, W, C] -> [B, H, W, C]`."""
         mean, variance = _moments(x, (1, 2), rows.mean)  # per channel, [B, 1, 1, C]
         middle = self._over_groups(mean)
-        spread = self._over_groups(variance + (mean - middle) ** 2)
-        factor = jax.lax.rsqrt(spread + self.eps) * self.scale[...]
+        group_variance = self._over_groups(variance + (mean - middle) ** 2)
+        factor = jax.lax.rsqrt(group_variance + self.eps) * self.scale[...]
         shift = self.bias[...] - middle * factor
         return (x.astype(jnp.float32) * factor + shift).astype(x.dtype)
 
@@ -287,8 +287,8 @@ class SelfAttention(nnx.Module):
         Devices that share rows send each other their inputs, not the keys and values, which are
         twice as large: they arrive while a device projects its own.
         """
-        others = [self.to_qkv(band) for band in rows.others(x)]
-        return self.to_out(self_attention(self.to_qkv(x), self.heads, others))
+        other_bands = [self.to_qkv(band) for band in rows.others(x)]
+        return self.to_out(self_attention(self.to_qkv(x), self.heads, other_bands))
 
 
 class CrossAttention(nnx.Module):
@@ -321,10 +321,10 @@ class Upsample(nnx.Module):
     """
 
     def __init__(self, width: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
-        made = conv(width, width, bias=bias, dtype=dtype, rngs=rngs)
-        self.kernel: nnx.Param | None = made.kernel  # None once it is merged
+        layer = conv(width, width, bias=bias, dtype=dtype, rngs=rngs)
+        self.kernel: nnx.Param | None = layer.kernel  # None once it is merged
         self.merged_kernels: nnx.Param | None = nnx.data(None)
-        self.bias = made.bias
+        self.bias = layer.bias
 
     def merge_kernel(self) -> None:
         """Replace the kernel by its merged ones, for a network that is no longer trained."""
@@ -336,11 +336,11 @@ class Upsample(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Upsample `[B, H, W, C] -> [B, 2H, 2W, C]`."""
         if self.merged_kernels is not None:
-            merged = self.merged_kernels[...]
+            kernels = self.merged_kernels[...]
         else:
             assert self.kernel is not None
-            merged = merged_upsample_kernels(self.kernel[...])
-        places = [[_conv_2x2(x, merged[i, j], i, j) for j in range(2)] for i in range(2)]
+            kernels = merged_upsample_kernels(self.kernel[...])
+        places = [[_conv_2x2(x, kernels[i, j], i, j) for j in range(2)] for i in range(2)]
         picture = interleave(places)
         return picture if self.bias is None else picture + self.bias[...]
 

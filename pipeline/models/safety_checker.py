@@ -107,11 +107,11 @@ class SafetyChecker(nnx.Module):
 
 def _cosines(embeds: Array, concepts: Array) -> Array:
     """Return the cosine similarities `[B, C]` of embeds `[B, P]` and concepts `[C, P]`."""
-    one, other = (
+    unit_embeds, unit_concepts = (
         x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
         for x in (embeds, concepts)
     )
-    return one @ other.T
+    return unit_embeds @ unit_concepts.T
 
 
 def _exceeded(margins: Array) -> Array:

@@ -19,7 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 GUIDANCE = "time_embedding.cond_proj.weight"
 
 
-def text_encoder_of(published: TextEncoderConfig, shapes: Shapes) -> TextEncoderConfig:
+def text_encoder_of(published_config: TextEncoderConfig, shapes: Shapes) -> TextEncoderConfig:
     """Return the configuration of a text encoder with tensors of these shapes.
 
     Raises:
@@ -27,22 +27,22 @@ def text_encoder_of(published: TextEncoderConfig, shapes: Shapes) -> TextEncoder
         ValueError: if a width cannot be divided as the published network's is.
     """
     vocab_size, width = shapes["embeddings.token_embedding.weight"]
-    projected = published.projection_dim is not None
+    projected = published_config.projection_dim is not None
     return replace(
-        published,
+        published_config,
         vocab_size=vocab_size,
         hidden_size=width,
         intermediate_size=_size(shapes, "encoder.layers.0.mlp.fc1.weight", 0),
         num_hidden_layers=_count(shapes, r"encoder\.layers\.(\d+)\."),
         num_attention_heads=_heads(
-            [published.hidden_size], [published.num_attention_heads], [width]
+            [published_config.hidden_size], [published_config.num_attention_heads], [width]
         )[0],
         max_position_embeddings=_size(shapes, "embeddings.position_embedding.weight", 0),
         projection_dim=_size(shapes, "text_projection.weight", 0) if projected else None,
     )
 
 
-def vae_of(published: VAEConfig, shapes: Shapes) -> VAEConfig:
+def vae_of(published_config: VAEConfig, shapes: Shapes) -> VAEConfig:
     """Return the configuration of a VAE with tensors of these shapes.
 
     Raises:
@@ -51,9 +51,9 @@ def vae_of(published: VAEConfig, shapes: Shapes) -> VAEConfig:
     levels = range(_count(shapes, r"encoder\.down_blocks\.(\d+)\."))
     first = "encoder.down_blocks.{}.resnets.0.conv1.weight"
     channels = [_size(shapes, first.format(level), 0) for level in levels]
-    _check_divisible(channels, published.norm_num_groups, "groups")
+    _check_divisible(channels, published_config.norm_num_groups, "groups")
     return replace(
-        published,
+        published_config,
         latent_channels=_size(shapes, "decoder.conv_in.weight", 1),
         block_out_channels=tuple(channels),
         layers_per_block=_count(shapes, r"encoder\.down_blocks\.0\.resnets\.(\d+)\."),
@@ -63,7 +63,7 @@ def vae_of(published: VAEConfig, shapes: Shapes) -> VAEConfig:
     )
 
 
-def tiny_vae_of(published: TinyVAEConfig, shapes: Shapes) -> TinyVAEConfig:
+def tiny_vae_of(published_config: TinyVAEConfig, shapes: Shapes) -> TinyVAEConfig:
     """Return the configuration of a tiny VAE with tensors of these shapes, which may lack encoder.
 
     Raises:
@@ -71,7 +71,7 @@ def tiny_vae_of(published: TinyVAEConfig, shapes: Shapes) -> TinyVAEConfig:
     """
     has_encoder = any(name.startswith("encoder.") for name in shapes)
     return replace(
-        published,
+        published_config,
         latent_channels=_size(shapes, "decoder.layers.0.weight", 1),
         decoder_width=_size(shapes, "decoder.layers.0.weight", 0),
         decoder_blocks=_tiny_blocks(shapes, "decoder"),
@@ -90,7 +90,7 @@ def _tiny_blocks(shapes: Shapes, half: str) -> tuple[int, ...]:
     return tuple(sum(start < block < end for block in blocks) for start, end in pairwise(lone))
 
 
-def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
+def unet_of(published_config: UNetConfig, shapes: Shapes) -> UNetConfig:
     """Return the configuration of a UNet with tensors of these shapes.
 
     Raises:
@@ -98,21 +98,21 @@ def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
     """
     levels = range(_count(shapes, r"down_blocks\.(\d+)\."))
     channels = [_size(shapes, f"down_blocks.{level}.resnets.0.conv1.weight", 0) for level in levels]
-    _check_divisible(channels, published.norm_num_groups, "groups")
+    _check_divisible(channels, published_config.norm_num_groups, "groups")
     layers = [_count(shapes, rf"down_blocks\.{level}\.resnets\.(\d+)\.") for level in levels]
     depth = _depths(shapes)
     mid = "mid_block.attentions.0"
     cross = _first(shapes, ".attn2.to_k.weight")
     projection = _first(shapes, ".proj_in.weight")
-    addition = published.addition
+    addition = published_config.addition
     return replace(
-        published,
+        published_config,
         in_channels=_size(shapes, "conv_in.weight", 1),
         out_channels=_size(shapes, "conv_out.weight", 0),
         block_out_channels=tuple(channels),
         layers_per_block=tuple(layers),
         num_attention_heads=_heads(
-            published.block_out_channels, published.num_attention_heads, channels
+            published_config.block_out_channels, published_config.num_attention_heads, channels
         ),
         down_depths=tuple(_of_block(depth, f"down_blocks.{i}", layers[i]) for i in levels),
         mid_resnets=2 if mid in depth else int("mid_block.resnets.0.conv1.weight" in shapes),
@@ -129,11 +129,11 @@ def unet_of(published: UNetConfig, shapes: Shapes) -> UNetConfig:
 
 def _depths(shapes: Shapes) -> dict[str, int]:
     """Return the number of transformer layers of each module `attentions.N`, by its name."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    layers_by_module: defaultdict[str, set[str]] = defaultdict(set)
     for name in shapes:
         if match := re.match(r"(.*\.attentions\.\d+)\.(?:transformer_blocks\.(\d+))?", name):
-            found[match[1]] |= {match[2]} - {None}
-    return {name: len(layers) for name, layers in found.items()}
+            layers_by_module[match[1]] |= {match[2]} - {None}
+    return {name: len(layers) for name, layers in layers_by_module.items()}
 
 
 def _of_block(depths: Mapping[str, int], block: str, layers: int) -> tuple[int, ...]:
@@ -143,17 +143,19 @@ def _of_block(depths: Mapping[str, int], block: str, layers: int) -> tuple[int, 
     return tuple(depths.get(f"{block}.attentions.{layer}", 0) for layer in range(layers))
 
 
-def _heads(widths: Sequence[int], heads: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
-    """Return the heads of layers with the wanted widths, by the rule of the published network.
+def _heads(
+    widths: Sequence[int], heads: Sequence[int], new_widths: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the heads of layers with new widths, by the rule of the published network.
 
     Either all layers have the same number of heads, or all heads have the same width.
     """
     if len(heads) > 1 and len({*heads}) == 1:
-        _check_divisible(wanted, heads[0], "attention heads")
-        return (heads[0],) * len(wanted)
-    each = widths[0] // heads[0]
-    _check_divisible(wanted, each, "channels of each attention head")
-    return tuple(width // each for width in wanted)
+        _check_divisible(new_widths, heads[0], "attention heads")
+        return (heads[0],) * len(new_widths)
+    head_width = widths[0] // heads[0]
+    _check_divisible(new_widths, head_width, "channels of each attention head")
+    return tuple(width // head_width for width in new_widths)
 
 
 def _check_divisible(widths: Sequence[int], by: int, name: str) -> None:
@@ -164,10 +166,10 @@ def _check_divisible(widths: Sequence[int], by: int, name: str) -> None:
 
 def _first(shapes: Shapes, end: str) -> str:
     """Return the first name that ends in this way."""
-    found = next((name for name in shapes if name.endswith(end)), None)
-    if found is None:
+    name = next((name for name in shapes if name.endswith(end)), None)
+    if name is None:
         raise LookupError(f"*{end}")
-    return found
+    return name
 
 
 def _size(shapes: Shapes, name: str, axis: int) -> int:
@@ -176,8 +178,8 @@ def _size(shapes: Shapes, name: str, axis: int) -> int:
 
 def _count(shapes: Shapes, pattern: str) -> int:
     """Return how many numbers there are in the names that match a pattern; they start with 0."""
-    found = {int(match[1]) for name in shapes if (match := re.match(pattern, name))}
-    missing = next((number for number in range(len(found)) if number not in found), None)
-    if missing is not None or not found:
-        raise LookupError(pattern.replace(r"(\d+)", str(missing or 0)).replace("\\", "") + "*")
-    return len(found)
+    numbers = {int(match[1]) for name in shapes if (match := re.match(pattern, name))}
+    gap = next((number for number in range(len(numbers)) if number not in numbers), None)
+    if gap is not None or not numbers:
+        raise LookupError(pattern.replace(r"(\d+)", str(gap or 0)).replace("\\", "") + "*")
+    return len(numbers)

@@ -311,8 +311,8 @@ class UNet(nnx.Module):
         self.up_blocks = nnx.List()
         c_in = channels[-1]
         for index, layers in enumerate(reversed(config.layers_per_block)):
-            joined = [skips.pop() for _ in range(layers + 1)]
-            self.up_blocks.append(UpBlock(config, index, c_in, joined, dtype=dtype, rngs=rngs))
+            skip_widths = [skips.pop() for _ in range(layers + 1)]
+            self.up_blocks.append(UpBlock(config, index, c_in, skip_widths, dtype=dtype, rngs=rngs))
             c_in = channels[-1 - index]
 
         self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, config.norm_eps)
@@ -337,15 +337,15 @@ class UNet(nnx.Module):
         keys_values = tuple(
             block.attn2.to_kv(prompt_embeds) for block in self._transformer_blocks()
         )
-        guided = self._guidance_embed(guidance)
+        guidance_embed = self._guidance_embed(guidance)
         if self.config.addition is None:
-            return Context(keys_values, None, guided)
+            return Context(keys_values, None, guidance_embed)
         assert pooled_prompt_embeds is not None
         assert add_time_ids is not None
         sizes = self._sinusoid(add_time_ids.reshape(-1), self.config.addition.time_embed_dim)
         sizes = sizes.reshape(len(add_time_ids), -1).astype(self.dtype)
-        added = self.add_embedding(jnp.concatenate([pooled_prompt_embeds, sizes], axis=-1))
-        return Context(keys_values, added, guided)
+        added_embed = self.add_embedding(jnp.concatenate([pooled_prompt_embeds, sizes], axis=-1))
+        return Context(keys_values, added_embed, guidance_embed)
 
     def _guidance_embed(self, guidance: Array | None) -> Array | None:
         """Project the guidance scale minus 1, as section 4.2 of Luo et al. 2023 does.
@@ -411,7 +411,7 @@ class UNet(nnx.Module):
 
     def _deep(self, x: Array, time_embed: Array, context: Context) -> Array:
         """Return the deep features from the outputs of `_inputs`; see `deep`."""
-        keys_values = ((each, context.chunks) for each in context.keys_values)
+        keys_values = ((key_value, context.chunks) for key_value in context.keys_values)
         skips = [x]
         for block in self.down_blocks:
             skips += block(skips[-1], time_embed, keys_values)
@@ -425,8 +425,8 @@ class UNet(nnx.Module):
         """Return the prediction from the outputs of `_inputs` and deep features."""
         last = self.up_blocks[-1]
         depth = len(last.attentions[-1].transformer_blocks) if last.attentions else 0
-        own = context.keys_values[len(context.keys_values) - depth :]
-        keys_values = ((each, context.chunks) for each in own)
+        layer_keys_values = context.keys_values[len(context.keys_values) - depth :]
+        keys_values = ((key_value, context.chunks) for key_value in layer_keys_values)
         x = last(deep, [x], time_embed, keys_values, _SHALLOW)
         x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
         return rows.whole(x).astype(jnp.float32)

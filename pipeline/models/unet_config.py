@@ -200,8 +200,8 @@ def _in_channels(keys: StrictJson) -> int:
 
 def _out_channels(keys: StrictJson, in_channels: int) -> int:
     """Return the number of output channels; see `UNetConfig.takes_mask`."""
-    masked = [(in_channels - 1) // 2] if in_channels % 2 and in_channels > 1 else []
-    return keys.one_of("out_channels", (in_channels, *masked), default=4)
+    inpainting_channels = [(in_channels - 1) // 2] if in_channels % 2 and in_channels > 1 else []
+    return keys.one_of("out_channels", (in_channels, *inpainting_channels), default=4)
 
 
 def _addition(keys: StrictJson) -> AdditionConfig:

@@ -67,8 +67,8 @@ def read_vae(path: Path) -> VAEConfig:
     keys.drop("sample_size", "force_upcast")
     keys.finish()
     if (config.latents_mean is None) != (config.latents_std is None):
-        given = config.latents_std and list(config.latents_std)
-        raise keys.error("latents_std", given, "both latents_mean and latents_std, or neither")
+        std = config.latents_std and list(config.latents_std)
+        raise keys.error("latents_std", std, "both latents_mean and latents_std, or neither")
     if config.latents_std is not None and min(config.latents_std) <= 0:
         raise keys.error("latents_std", list(config.latents_std), "numbers above 0")
     if any(width % config.norm_num_groups for width in channels):
