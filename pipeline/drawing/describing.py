@@ -46,7 +46,10 @@ def read_facts(
     screened: bool,
     refiner: str | None,
 ) -> Facts:
-    """Return the facts about a checkpoint that stay; `refiner` is the name of its refiner."""
+    """Return the facts about a checkpoint that do not change.
+
+    `refiner` is the name of its refiner.
+    """
     config, shapes, devices = checkpoint.config, compiled.shapes, compiled.mesh.devices
     replacements = {name: component.name for name, component in checkpoint.replacements.items()}
     quantization = compiled.target.quantization
@@ -74,7 +77,10 @@ def read_facts(
 
 
 def settings_of(facts: Facts, request: Request, i: int, size: tuple[int, int]) -> metadata.Settings:
-    """Return the settings of picture i of a request, first drawn in a size (width, height)."""
+    """Return the settings of picture i of a request.
+
+    `size` is the width and height of the first run.
+    """
     is_own_model = not request.model
     settings = {**effective(request.of_picture(i)), "model": request.model or facts.name}
     return metadata.Settings(

@@ -246,9 +246,9 @@ class Drawing:
 
     def begin(self, pictures: int | None) -> list[Job]:
         """Return the jobs of the next pictures; None means all that are left."""
-        left = self.request.images - self.begun
+        remaining_count = self.request.images - self.begun
         first = self.begun
-        self.begun += left if pictures is None else min(pictures, left)
+        self.begun += remaining_count if pictures is None else min(pictures, remaining_count)
         return [self._job(index) for index in range(first, self.begun)]
 
     def _job(self, index: int) -> Job:
@@ -273,8 +273,8 @@ class Drawing:
     def newest_latents(self) -> Array:
         """Return the newest latents of the pictures in the latest stage, `[n, h, w, C]` float32.
 
-        They are the devices' own array if the pictures fill all slots. Otherwise they take a way
-        over the host, because a program that selects some would have to be compiled.
+        They are the devices' own array if the pictures fill all slots. Otherwise they are copied
+        through the host, because a program that selects some would have to be compiled.
         """
         latest = max(evaluated.job.stage.before for evaluated in self.newest.values())
         newest = [

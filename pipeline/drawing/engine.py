@@ -134,7 +134,7 @@ class Engine:
         return self._finisher.look(drawing)
 
     def drop(self, drawing: Drawing) -> None:
-        """Forget a drawing; nothing comes of the evaluations of its pictures that are queued."""
+        """Forget a drawing, and ignore the results of its evaluations that are queued."""
         for jobs in (self._continuing, self._waiting):
             remaining_jobs = [job for job in jobs if job.drawing is not drawing]
             jobs.clear()
@@ -161,13 +161,13 @@ class Engine:
     def _advance(self) -> list[Progress]:
         if ended := self._drop_cancelled() + self._let_in():
             return ended  # at once: others can have their slots
-        queued = bool(self._seats)
-        if queued:
+        has_pictures = bool(self._seats)
+        if has_pictures:
             self._flights.append(self._dispatch(self._next_slots()))
         drawings: list[Drawing] = []
-        if self._flights and (len(self._flights) > AHEAD or not queued):
+        if self._flights and (len(self._flights) > AHEAD or not has_pictures):
             drawings = self._collect(self._flights.popleft())
-        finished = self._finished(idle=not (queued or drawings))
+        finished = self._finished(idle=not (has_pictures or drawings))
         return [
             Progress(drawing, finished.get(drawing, ()))
             for drawing in dict.fromkeys([*drawings, *finished])
@@ -176,20 +176,20 @@ class Engine:
     # --- entering and leaving
 
     def _drop_cancelled(self) -> list[Progress]:
-        queued = (_drawing_of(part) for flight in self._flights for part in flight.parts)
-        seated = (seat.job.drawing for seat in self._seats.values())
+        queued_drawings = (_drawing_of(part) for flight in self._flights for part in flight.parts)
+        seated_drawings = (seat.job.drawing for seat in self._seats.values())
         decoded = (decoded.drawing for decoded in self._decoded)
-        waiting = (job.drawing for job in (*self._continuing, *self._waiting))
-        drawings = dict.fromkeys([*queued, *seated, *decoded, *waiting])
-        stopped = [drawing for drawing in drawings if drawing.cancelled.is_set()]
-        for drawing in stopped:
+        waiting_drawings = (job.drawing for job in (*self._continuing, *self._waiting))
+        drawings = dict.fromkeys([*queued_drawings, *seated_drawings, *decoded, *waiting_drawings])
+        cancelled_drawings = [drawing for drawing in drawings if drawing.cancelled.is_set()]
+        for drawing in cancelled_drawings:
             drawing.stop()
             self.drop(drawing)
-        return [Progress(drawing) for drawing in stopped]
+        return [Progress(drawing) for drawing in cancelled_drawings]
 
     def _let_in(self) -> list[Progress]:
         """Let waiting pictures enter free slots; return the drawings that cannot be drawn."""
-        failed: list[Progress] = []
+        failures: list[Progress] = []
         for jobs in (self._continuing, self._waiting):
             while jobs and self._has_room(jobs[0].stage):
                 job = jobs[0]
@@ -203,12 +203,12 @@ class Engine:
                     except Exception as error:  # the next drawing must not suffer from this one
                         job.drawing.error = error
                         self.drop(job.drawing)
-                        failed.append(Progress(job.drawing))
+                        failures.append(Progress(job.drawing))
                         continue
                 self._enter(jobs)
             if jobs:
                 break
-        return failed
+        return failures
 
     def _has_room(self, stage: Stage) -> bool:
         """Return whether a picture can enter a slot for a stage, whatever its model and LoRAs."""
@@ -217,9 +217,9 @@ class Engine:
 
     def _is_used(self, adapters: Adapters) -> bool:
         """Return whether pictures in slots are drawn with the parameters that these change."""
-        queued = (part.stage for flight in self._flights for part in flight.parts)
-        seated = (seat.job.stage for seat in self._seats.values())
-        return any(stage.adapters is adapters for stage in chain(queued, seated))
+        queued_stages = (part.stage for flight in self._flights for part in flight.parts)
+        seated_stages = (seat.job.stage for seat in self._seats.values())
+        return any(stage.adapters is adapters for stage in chain(queued_stages, seated_stages))
 
     def _slots_of(self, run: CompiledSampler) -> Slots:
         """Return the slots of a model and size."""
@@ -293,8 +293,10 @@ class Engine:
         evaluations = {seat.job: seat.evaluation for seat in seats.values()}
         last = stage.evaluations - 1
         slots = {seat.job: slot for slot, seat in seats.items()}
-        ending = {job: slots[job] for job, evaluation in evaluations.items() if evaluation == last}
-        final = self._finisher.decode(stage, ending, after.latents) if ending else None
+        final_slots = {
+            job: slots[job] for job, evaluation in evaluations.items() if evaluation == last
+        }
+        final = self._finisher.decode(stage, final_slots, after.latents) if final_slots else None
         return _Part(stage, slots, evaluations, final)
 
     def _collect(self, flight: _Flight) -> list[Drawing]:
@@ -324,12 +326,12 @@ class Engine:
         """Return what the worker has finished, after a moment if `idle`."""
         if idle and self._decoded:
             wait([decoded.pictures for decoded in self._decoded], _IDLE_S, FIRST_COMPLETED)
-        finished: dict[Drawing, list[Picture]] = {}
+        pictures_by_drawing: dict[Drawing, list[Picture]] = {}
         for decoded in [decoded for decoded in self._decoded if decoded.pictures.done()]:
             if decoded not in self._decoded:  # its drawing has just failed
                 continue
             self._decoded.remove(decoded)
-            drawing, pictures = decoded.drawing, finished.setdefault(decoded.drawing, [])
+            drawing, pictures = decoded.drawing, pictures_by_drawing.setdefault(decoded.drawing, [])
             try:
                 results = decoded.pictures.result()
             except (InputError, NotFiniteError, ScreenError) as error:  # of this drawing alone
@@ -339,7 +341,7 @@ class Engine:
             pictures += [result for result in results if isinstance(result, Picture)]
             self._continuing += [result for result in results if isinstance(result, Job)]
             drawing.pictures |= {picture.index: picture for picture in pictures}
-        return finished
+        return pictures_by_drawing
 
 
 def _entry(job: Job) -> Entry:

@@ -45,8 +45,8 @@ class FairQueue(Generic[T]):
     ) -> T | None:
         """Give the first item in order that is ready a turn; return None if none is ready.
 
-        An item that comes earlier because `arrange` changed the order takes its sender's turn. With
-        its last turn an item is removed.
+        An item that comes earlier because `arrange` changed the order uses up its sender's next
+        turn. An item is removed with its last turn.
 
         Args:
             ready: returns whether an item can have a turn; called until it returns True.

@@ -65,12 +65,12 @@ class Finisher:
         """Let the worker `finish` pictures; latents, which need no check, are finished at once."""
         if final.decoded is not None:
             return self._worker.submit(self.finish, final)
-        finished: Future[list[Picture | Job]] = Future()
+        future: Future[list[Picture | Job]] = Future()
         try:
-            finished.set_result(self.finish(final))
+            future.set_result(self.finish(final))
         except NotFiniteError as error:
-            finished.set_exception(error)
-        return finished
+            future.set_exception(error)
+        return future
 
     def finish(self, final: Final) -> list[Picture | Job]:
         """Return finished pictures, or the jobs that go on from them; wait for their decoding.

@@ -71,7 +71,7 @@ def check_origin(
     takes_mask: bool = False,
     needs_image: bool = False,
 ) -> None:
-    """Raise InputError if arguments are missing beside others, or beside a model that needs them.
+    """Raise InputError if an argument is missing that another one or the model needs.
 
     Args:
         request: the request.
@@ -127,8 +127,8 @@ def read_origin(
     count = max(len(pictures), len(masks))
     pairs = zip(_repeated(pictures, count), _repeated(masks, count), strict=True)
     masked_parts = [_masked(*pair, height, width, padding) for pair in pairs]
-    parts, small, frames = zip(*_repeated(masked_parts, images), strict=True)
-    return Origin(np.stack(parts), np.stack(small), frames)
+    parts, small_masks, frames = zip(*_repeated(masked_parts, images), strict=True)
+    return Origin(np.stack(parts), np.stack(small_masks), frames)
 
 
 def _masked(
@@ -146,8 +146,8 @@ def _masked(
         box = canvas.Box(0, 0, height, width)
     else:
         box = canvas.masked_box(mask, height, width, padding)
-    part, small = (resized(box.of(array), height, width) for array in (picture, mask))
-    return part, small, Frame.around(picture, box, mask)
+    part, small_mask = (resized(box.of(array), height, width) for array in (picture, mask))
+    return part, small_mask, Frame.around(picture, box, mask)
 
 
 def extended(

@@ -181,7 +181,7 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
 
 
 def plan_run(
-    request: Request, scheduler: SchedulerConfig, start: float | None, refined: bool
+    request: Request, scheduler: SchedulerConfig, start: float | None, has_refiner: bool
 ) -> StagePlan:
     """Return the plan of a run's first stage.
 
@@ -189,15 +189,15 @@ def plan_run(
         request: the checked request.
         scheduler: the scheduler that draws it.
         start: the share of the denoising that another model has done; None for none.
-        refined: whether a refiner draws what the model leaves. It is left out if one of the two
-            would have no step.
+        has_refiner: whether a refiner draws what the model leaves. It is left out if one of the
+            two would have no step.
 
     Raises:
         InputError: if no step is left.
     """
     part = partial(_part, request, scheduler)
     end = request.denoising_end if request.ends_early else None
-    if end is None or not refined:
+    if end is None or not has_refiner:
         return StagePlan(request, scheduler, [part(start, end)])
     try:
         return StagePlan(request, scheduler, [part(start, end), part(end, None)])

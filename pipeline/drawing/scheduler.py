@@ -137,7 +137,7 @@ class Scheduler(Generic[T]):
         return front if late_request is None else front[: front.index(late_request) + 1]
 
     def _arranged(self, turns: Iterator[T]) -> Iterator[T]:
-        """Put those at the front that suit first; they pass over none that waited long."""
+        """Yield first the requests at the front that suit; they pass over none that waited long."""
         passed_over: list[T] = []
         for request in islice(turns, FRONT):
             if self._is_late(request):
