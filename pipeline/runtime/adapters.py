@@ -182,8 +182,8 @@ class Adapters:
 
     def file_bytes(self, more: Adapter | None = None) -> int:
         """Return the bytes of the loaded adapters' changes, and of those of `more`."""
-        adapters = [each.adapter for each in self._loaded.values()]
-        return sum(_size(each) for each in [*adapters, *([] if more is None else [more])])
+        adapters = [entry.adapter for entry in self._loaded.values()]
+        return sum(_size(adapter) for adapter in [*adapters, *([] if more is None else [more])])
 
     def host_bytes(self, more: Adapter | None = None) -> int:
         """Return the most bytes of the host's memory beside the pristine copy, with `more` too.
@@ -199,10 +199,10 @@ class Adapters:
         model keeps the parameters of the networks `kept` as they are without adapters.
         """
         changed_bytes, devices = self.bytes_of(more), self._whole.mesh.size
-        beside = self.bytes_of(more, kept) if kept else 0
+        unchanged_bytes = self.bytes_of(more, kept) if kept else 0
         if not self._accelerated:  # the pristine copy is that of the other model's first device
-            return changed_bytes + self.host_bytes(more) + (devices - 1) * beside
-        return beside + (math.ceil(changed_bytes / devices) if self.on_devices else 0)
+            return changed_bytes + self.host_bytes(more) + (devices - 1) * unchanged_bytes
+        return unchanged_bytes + (math.ceil(changed_bytes / devices) if self.on_devices else 0)
 
     def check_host(self, more: Adapter) -> None:
         """Raise DeviceError if the host's memory cannot hold the pristine copy with `more`.
@@ -468,25 +468,25 @@ class Adapters:
         """Return parameters with their changes: the pristine ones, kept ones or newly merged."""
         self._keep_pristine([slot for slot in chunk if slot not in self._pristine])
         pristine = {slot: self._pristine[slot] for slot in chunk}
-        ready = {
+        ready_arrays = {
             slot: self._recent.get(slot, parts) if parts else pristine[slot]
             for slot, parts in chunk.items()
         }
         missing_slots = [
             slot
             for slot, parts in chunk.items()
-            if ready[slot] is None and (slot, parts) not in self._ahead
+            if ready_arrays[slot] is None and (slot, parts) not in self._ahead
         ]
-        empty = dict(zip(missing_slots, empty_arrays(missing_slots), strict=True))
+        new_arrays = dict(zip(missing_slots, empty_arrays(missing_slots), strict=True))
         for slot in missing_slots if keep else ():
-            self._recent.keep(slot, chunk[slot], empty[slot])
+            self._recent.keep(slot, chunk[slot], new_arrays[slot])
 
         def make(slot: Slot) -> Made:
-            parts, array = chunk[slot], ready[slot]
+            parts, array = chunk[slot], ready_arrays[slot]
             if leaves := self._ahead.get((slot, parts)):
                 return leaves
             if array is None:
-                array = empty[slot]
+                array = new_arrays[slot]
                 merge(slot, _on_host(pristine[slot]), parts, array)
             return leaves_of(slot, _on_host(array)) if slot.is_quantized else [array]
 

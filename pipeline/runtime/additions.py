@@ -88,11 +88,11 @@ class Additions:
             raise DeviceError(f"the LoRA {more.name!r} cannot be loaded: {error}") from error
 
 
-def _checked(name: str, is_name: Callable[[str], bool], whose: str, without: str) -> str:
+def _checked(name: str, is_name: Callable[[str], bool], owner: str, without: str) -> str:
     """Return a name, or raise InputError if it cannot be used."""
     if not is_name(name):
         raise InputError(
-            f"{name!r} cannot be {whose} name; expected up to 100 printable characters without"
+            f"{name!r} cannot be {owner} name; expected up to 100 printable characters without"
             f" {without}; pass another as name"
         )
     return name

@@ -410,9 +410,9 @@ class CompiledSampler:
 
     def tiny_decode(self, latents: Array, slot_mask: np.ndarray) -> tuple[Array, Array]:
         """Do what `decode` does, with the tiny VAE."""
-        finished = np.tile(np.array([1, 0], np.float32), (len(slot_mask), 1))
+        coefficients = np.tile(np.array([1, 0], np.float32), (len(slot_mask), 1))
         state = State(latents, self.blank_state.history)
-        images, pixels, _ = self._tiny_decode(state, finished, slot_mask)
+        images, pixels, _ = self._tiny_decode(state, coefficients, slot_mask)
         return images, pixels
 
     def preview(

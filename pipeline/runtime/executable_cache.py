@@ -178,8 +178,8 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _checked(stored: bytes) -> bytes:
-    digest, content = stored[:32], stored[32:]
+def _checked(data: bytes) -> bytes:
+    digest, content = data[:32], data[32:]
     # XLA does not check an executable that it loads: a changed byte would crash the process.
     if hashlib.sha256(content).digest() != digest:
         raise ValueError("the file is damaged")

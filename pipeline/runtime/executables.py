@@ -124,13 +124,13 @@ def compile_missing(
         cached: the result of `load_cached` for the same target.
         shared: executables for another size that serve this one too, by program name.
     """
-    there = {**shared, **{name: program.executable for name, program in cached.items()}}
+    executables = {**shared, **{name: program.executable for name, program in cached.items()}}
     for name, program in cached.items():
         log.info("loaded %s in %.1f s", name, program.seconds)
-    names = [name for name in program_names(target) if name not in there]
+    names = [name for name in program_names(target) if name not in executables]
     compiled = compile_all(names, target, networks, cache)
     return Executables(
-        by_name=there | {name: executable for name, (executable, _) in compiled.items()},
+        by_name=executables | {name: executable for name, (executable, _) in compiled.items()},
         load_seconds={name: program.seconds for name, program in cached.items()},
         compile_seconds={name: seconds for name, (_, seconds) in compiled.items()},
     )

@@ -85,7 +85,10 @@ class ModelStore:
         return {} if model is None else self._held.get(model, {})
 
     def read_ahead(self, model: Model) -> Future[Held] | None:
-        """Begin to read a model, of which nothing comes if it does not fit; None if it is held."""
+        """Begin to read a model; return None if it is held already.
+
+        The result is empty if the model does not fit.
+        """
         with self._lock:
             if model in self._held:
                 return None

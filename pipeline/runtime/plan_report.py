@@ -151,8 +151,8 @@ class Plan:
             yield f"  all code {code}, largest temporaries {largest}"
         verdict = "is not known"
         if room.memory is not None:
-            left = room.memory - needs.total
-            verdict = f"{gigabytes(room.memory)}: {'fits' if left >= 0 else 'does not fit'}"
+            free_bytes = room.memory - needs.total
+            verdict = f"{gigabytes(room.memory)}: {'fits' if free_bytes >= 0 else 'does not fit'}"
         unit = "of this machine" if kind == "cpu" else "of one device"
         yield f"  sum {gigabytes(needs.total)}, memory {unit} {verdict}"
 

@@ -235,8 +235,8 @@ class Room:
         return " or ".join(remedies or ["use a smaller model, or a device with more memory"])
 
     def _program(self, model: Model, name: str, size: Size) -> ProgramBytes | None:
-        there = self._measured.get(_named(model, name, size))
-        return there or known_bytes(name, model.target.resized(*size), self.cache)
+        measurement = self._measured.get(_named(model, name, size))
+        return measurement or known_bytes(name, model.target.resized(*size), self.cache)
 
 
 def sizes_text(sizes: Iterable[Size]) -> str:
