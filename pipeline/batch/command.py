@@ -57,9 +57,9 @@ def _draw(
     pipe: SDXLPipeline,
     network_options: Mapping[str, str | None],
 ) -> None:
-    left: list[Item] = drawing.grouped(journal.left)
-    drawing.check(pipe, left)
-    drawing.add_sizes(pipe, left)
+    items: list[Item] = drawing.grouped(journal.left)
+    drawing.check(pipe, items)
+    drawing.add_sizes(pipe, items)
     journal.begin(_identity(pipe, network_options))
     total = len(batch.items)
     # An average over the whole run, because slots finish together.
@@ -67,7 +67,7 @@ def _draw(
         desc="Drawing",
         unit="picture",
         total=total,
-        initial=total - len(left),
+        initial=total - len(items),
         smoothing=0,
         disable=None,
     ) as bar:
@@ -75,7 +75,7 @@ def _draw(
         def on_cut(message: str) -> None:
             bar.write(message, file=sys.stderr)
 
-        drawing.draw(pipe, left, folder, journal, bar.update, on_cut)
+        drawing.draw(pipe, items, folder, journal, bar.update, on_cut)
 
 
 def _identity(pipe: SDXLPipeline, network_options: Mapping[str, str | None]) -> dict[str, Any]:

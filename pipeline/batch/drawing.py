@@ -102,9 +102,9 @@ def draw(
     with _Prepared(pipe, items) as prepared, Writer(folder, journal) as writer:
         while True:
             while sum(not drawing.entered for drawing in items_by_drawing) < slots:
-                if (following := next(prepared, None)) is None:
+                if (next_pair := next(prepared, None)) is None:
                     break
-                item, drawing = following
+                item, drawing = next_pair
                 for text in (*drawing.first.truncated, *drawing.first.negative_truncated):
                     if text and item.place == 0:
                         on_cut(f"{item.line.where}: cut off, too long: {text}")
@@ -212,8 +212,8 @@ class Writer:
         self._wait_until(4 * _WRITERS)
         self._pending.append(self._threads.submit(self._write, item, image))
 
-    def _wait_until(self, most: int) -> None:
-        while self._pending and (len(self._pending) > most or self._pending[0].done()):
+    def _wait_until(self, limit: int) -> None:
+        while self._pending and (len(self._pending) > limit or self._pending[0].done()):
             self._pending.popleft().result()
 
     def _write(self, item: Item, image: Image.Image) -> None:

@@ -159,12 +159,12 @@ class Journal:
         """Raise InputError if the batch of the journal is another one."""
         if self._header is None:
             return
-        differing = [
+        differences = [
             _TITLES.get(key, key) for key in header if header[key] != self._header.get(key)
         ]
-        if differing:
+        if differences:
             raise InputError(
-                f"{self._path} belongs to another batch, with other {', '.join(differing)}; give"
+                f"{self._path} belongs to another batch, with other {', '.join(differences)}; give"
                 " the same prompts, settings and model to go on with it, or name another folder"
                 " with --out"
             )

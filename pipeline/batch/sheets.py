@@ -18,7 +18,7 @@ _QUALITY = 85
 _THREADS = 2
 
 
-def write_sheets(folder: Path, items: Sequence[Item], drawn: set[int]) -> list[Path]:
+def write_sheets(folder: Path, items: Sequence[Item], drawn_indices: set[int]) -> list[Path]:
     """Write the contact sheets of a batch, and return their files.
 
     A sheet that is newer than all its pictures is kept.
@@ -26,7 +26,7 @@ def write_sheets(folder: Path, items: Sequence[Item], drawn: set[int]) -> list[P
     Args:
         folder: the folder of the pictures.
         items: all pictures of the batch, by index.
-        drawn: the indices of those that have files; the others' places stay grey.
+        drawn_indices: the indices of those that have files; the others' places stay grey.
 
     Raises:
         OSError: if a file cannot be read or written.
@@ -35,7 +35,7 @@ def write_sheets(folder: Path, items: Sequence[Item], drawn: set[int]) -> list[P
     for first in range(0, len(items), COLUMNS * ROWS):
         part = items[first : first + COLUMNS * ROWS]
         sheet = folder / f"contact-sheet-{first:06}.jpg"
-        files = [folder / item.name if item.index in drawn else None for item in part]
+        files = [folder / item.name if item.index in drawn_indices else None for item in part]
         if not _is_newer(sheet, [file for file in files if file is not None]):
             write_durably(sheet, _encoded(_drawn(part, files)))
         sheets.append(sheet)
