@@ -108,10 +108,10 @@ class FlaxStableDiffusionImg2ImgPipeline(FlaxDiffusionPipeline):
             )
         config = self._config.scheduler
         check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
-        left = num_inference_steps - start_timestep
+        step_count = num_inference_steps - start_timestep
         # Half a step more, so that no rounding loses one.
-        share = min((left + 0.5) / num_inference_steps, 1.0) if left else 0.0
-        schedule = make_schedule(config, num_inference_steps, strength=share).part(0, left)
+        share = min((step_count + 0.5) / num_inference_steps, 1.0) if step_count else 0.0
+        schedule = make_schedule(config, num_inference_steps, strength=share).part(0, step_count)
         unit = self._noise(len(ids), size, prng_seed, noise)
         x0 = _sampled(networks, pixels, prng_seed)
         latents = add_noise(x0, unit, jnp.asarray(schedule.noised[0], jnp.float32))
@@ -210,7 +210,9 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
         full_mask = jax.image.resize(full_mask, (*full_mask.shape[:2], *size), "nearest")
         key, mask_key = jax.random.split(prng_seed)
         hidden = _sampled(networks, pixels, mask_key)
-        small = jax.image.resize(full_mask, (*full_mask.shape[:2], *noise.shape[1:3]), "nearest")
+        small_mask = jax.image.resize(
+            full_mask, (*full_mask.shape[:2], *noise.shape[1:3]), "nearest"
+        )
         final_latents = self._denoised(
             networks,
             ids,
@@ -220,7 +222,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
             schedule.part(0, num_inference_steps),
             guidance_scale,
             noise * schedule.init_noise_sigma,
-            (small.transpose(0, 2, 3, 1), hidden),
+            (small_mask.transpose(0, 2, 3, 1), hidden),
         )
         return self._config.architecture.decode.run(networks, final_latents)
 
