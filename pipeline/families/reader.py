@@ -143,7 +143,7 @@ class FamilyReader:
         family = self._recognise(folder, index)
         scheduler, networks, force_zeros = self._read_index(index, family)
         recipe = self.recipe if self.recipe and self.recipe.family == family.name else None
-        forced = {**family.forced_scheduler_settings, **scheduler_settings}
+        forced_settings = {**family.forced_scheduler_settings, **scheduler_settings}
         return Config(
             family=family,
             networks={part.name: self._read_network(folder, part, family) for part in networks},
@@ -151,7 +151,7 @@ class FamilyReader:
                 folder / "scheduler/scheduler_config.json",
                 scheduler,
                 self.scheduler or (recipe.scheduler if recipe else None),
-                forced | (recipe.scheduler_settings if recipe else {}),
+                forced_settings | (recipe.scheduler_settings if recipe else {}),
                 family.aligned_sigmas,
             ),
             tokens=tuple(read_length(folder / str(x.tokenizer)) for x in family.text_encoders),
@@ -187,8 +187,8 @@ class FamilyReader:
 
     def _read_index(self, keys: StrictJson, family: Family) -> tuple[str, list[Network], bool]:
         """Return the scheduler's class, the networks in use, and whether to force zeros."""
-        required = (*family.text_encoders, *family.networks)
-        for part in required:
+        required_networks = (*family.text_encoders, *family.networks)
+        for part in required_networks:
             _check_component(keys, part.name, (part.class_name,))
             if part.tokenizer is not None:
                 _check_component(keys, part.tokenizer, TOKENIZERS)
@@ -200,10 +200,10 @@ class FamilyReader:
         force_zeros = family.zeros_for_empty_prompt and keys.take(
             "force_zeros_for_empty_prompt", bool, True
         )
-        optional = [part for part in family.optional if _is_there(keys, part)]
+        present_networks = [part for part in family.optional if _is_there(keys, part)]
         keys.finish()
-        optional_networks = [part for part in optional if part.name not in self.unwanted]
-        return scheduler[1], [*required, *optional_networks], force_zeros
+        optional_networks = [part for part in present_networks if part.name not in self.unwanted]
+        return scheduler[1], [*required_networks, *optional_networks], force_zeros
 
 
 def _check_component(keys: StrictJson, component: str, class_names: tuple[str, ...]) -> None:
