@@ -339,8 +339,8 @@ def first_evaluation(name: str, steps: int, strength: float) -> int | None:
         strength: the share of the steps that is left, from 0, which leaves none, to 1.
     """
     scheduler = SCHEDULERS.get(name, SchedulerClass(name))
-    left = min(int(steps * strength), steps)
-    return (steps - left) * scheduler.evaluations if left > 0 else None
+    step_count = min(int(steps * strength), steps)
+    return (steps - step_count) * scheduler.evaluations if step_count > 0 else None
 
 
 def read_scheduler(

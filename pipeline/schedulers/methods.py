@@ -81,10 +81,10 @@ def make_schedule(
 
 def _first_after(config: SchedulerConfig, timesteps: np.ndarray, start: float) -> int:
     """Return the first evaluation after a share of the denoising; no step is cut in two."""
-    left = int((timesteps < _cutoff(config, start)).sum())
-    if SCHEDULERS[config.name].evaluations == 2 and left % 2 == 0:
-        left += 1
-    return len(timesteps) - left
+    remaining_count = int((timesteps < _cutoff(config, start)).sum())
+    if SCHEDULERS[config.name].evaluations == 2 and remaining_count % 2 == 0:
+        remaining_count += 1
+    return len(timesteps) - remaining_count
 
 
 def _cutoff(config: SchedulerConfig, share: float) -> int:
