@@ -82,12 +82,12 @@ def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array
     # Other keys may be anything, even NaN.
     query, key, value = _split(heads, query, jnp.where(counts[..., None], key_value, 0))
     mask = counts[:, None, None]
-    done = _in_turns(
+    outputs = _in_turns(
         lambda part: jax.nn.dot_product_attention(part, key, value, mask=mask),
         query,
         key.shape[1],
     )
-    return done.reshape(*done.shape[:2], -1)
+    return outputs.reshape(*outputs.shape[:2], -1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -141,8 +141,8 @@ def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
 
 def _plain(heads: int, *projections: Array) -> Array:
     query, key, value = _split(heads, *projections)
-    done = _in_turns(lambda part: attention(part, key, value), query, key.shape[1])
-    return done.reshape(*done.shape[:2], -1)
+    outputs = _in_turns(lambda part: attention(part, key, value), query, key.shape[1])
+    return outputs.reshape(*outputs.shape[:2], -1)
 
 
 def _cached(heads: int, *projections: Array) -> Array:
@@ -156,9 +156,9 @@ def _cached(heads: int, *projections: Array) -> Array:
         query, key, value = part_arrays
         return _in_turns(lambda part: _unscaled(part, key, value), query, key.shape[1])
 
-    done = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in arrays])
+    outputs = jax.lax.map(turn, [x.reshape(parts, -1, *x.shape[1:]) for x in arrays])
     batch, length = projections[0].shape[:2]
-    return done.reshape(batch, heads, length, -1).swapaxes(1, 2).reshape(batch, length, -1)
+    return outputs.reshape(batch, heads, length, -1).swapaxes(1, 2).reshape(batch, length, -1)
 
 
 def _unscaled(query: Array, key: Array, value: Array) -> Array:
@@ -169,9 +169,9 @@ def _unscaled(query: Array, key: Array, value: Array) -> Array:
     scores = jnp.einsum("glk,gsk->gls", query, key, preferred_element_type=jnp.float32)
     scores *= query.shape[-1] ** -0.5
     weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
-    narrow = weights.astype(value.dtype)
-    done = jnp.einsum("gls,gsk->glk", narrow, value, preferred_element_type=jnp.float32)
-    return (done / weights.sum(axis=-1, keepdims=True)).astype(query.dtype)
+    narrow_weights = weights.astype(value.dtype)
+    sums = jnp.einsum("gls,gsk->glk", narrow_weights, value, preferred_element_type=jnp.float32)
+    return (sums / weights.sum(axis=-1, keepdims=True)).astype(query.dtype)
 
 
 def _in_turns(attend: Callable[[Array], Array], query: Array, keys: int) -> Array:
@@ -180,8 +180,8 @@ def _in_turns(attend: Callable[[Array], Array], query: Array, keys: int) -> Arra
     if parts == 1:
         return attend(query)
     turns = query.reshape(len(query), parts, -1, *query.shape[2:])
-    done = jax.lax.map(attend, jnp.moveaxis(turns, 1, 0))
-    return jnp.moveaxis(done, 0, 1).reshape(query.shape)
+    outputs = jax.lax.map(attend, jnp.moveaxis(turns, 1, 0))
+    return jnp.moveaxis(outputs, 0, 1).reshape(query.shape)
 
 
 def _score_bytes(query: Array, keys: int) -> int:
@@ -191,8 +191,8 @@ def _score_bytes(query: Array, keys: int) -> int:
 
 def _parts(length: int, size: int, limit: int) -> int:
     """Return the least divisor of `length` that is at least `size / limit`, or else `length`."""
-    least = min(-(-size // limit), length)
-    return next(n for n in range(least, length + 1) if length % n == 0)
+    lower_bound = min(-(-size // limit), length)
+    return next(n for n in range(lower_bound, length + 1) if length % n == 0)
 
 
 def _cudnn_fits(heads: int, *projections: Array) -> bool:
@@ -213,5 +213,5 @@ def _cudnn_fits(heads: int, *projections: Array) -> bool:
 
 def _cudnn(heads: int, *projections: Array) -> Array:
     query, key, value = _split(heads, *projections)
-    done = jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
-    return done.reshape(*done.shape[:2], -1)
+    outputs = jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
+    return outputs.reshape(*outputs.shape[:2], -1)
