@@ -190,9 +190,9 @@ def _read_preprocessor(
 
 def _per_colour(keys: StrictJson, key: str, default: list[float]) -> tuple[float, float, float]:
     value = keys.take(key, list, default)
-    right = len(value) == 3 and all(type(item) in (int, float) for item in value)
+    are_numbers = len(value) == 3 and all(type(item) in (int, float) for item in value)
     # Check the size before converting: an int may be too large for a float.
-    if not right or not all(abs(item) < 1e6 for item in value):
+    if not are_numbers or not all(abs(item) < 1e6 for item in value):
         raise keys.error(key, value, "a list of 3 numbers, one per colour")
     red, green, blue = map(float, value)
     return red, green, blue

@@ -85,9 +85,11 @@ def _tiny_blocks(shapes: Shapes, half: str) -> tuple[int, ...]:
     layers = [
         match for name in shapes if (match := re.match(rf"{half}\.layers\.(\d+)\.(.*)", name))
     ]
-    lone = sorted(int(match[1]) for match in layers if match[2] == "weight")
+    convolutions = sorted(int(match[1]) for match in layers if match[2] == "weight")
     blocks = [int(match[1]) for match in layers if match[2] == "conv.0.weight"]
-    return tuple(sum(start < block < end for block in blocks) for start, end in pairwise(lone))
+    return tuple(
+        sum(start < block < end for block in blocks) for start, end in pairwise(convolutions)
+    )
 
 
 def unet_of(published_config: UNetConfig, shapes: Shapes) -> UNetConfig:

@@ -89,5 +89,5 @@ class TinyVAE(nnx.Module):
 
     def decode(self, z: Array) -> Array:
         """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]` float32, about -1..1."""
-        limited = (jnp.tanh(z / LIMIT) * LIMIT).astype(self.dtype)
-        return rows.whole(self.decoder(rows.own(limited))).astype(jnp.float32) * 2 - 1
+        limited_latents = (jnp.tanh(z / LIMIT) * LIMIT).astype(self.dtype)
+        return rows.whole(self.decoder(rows.own(limited_latents))).astype(jnp.float32) * 2 - 1

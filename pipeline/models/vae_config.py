@@ -81,8 +81,8 @@ def _per_channel(keys: StrictJson, key: str, channels: int) -> tuple[float, ...]
     value = keys.values.pop(key, None)
     if value is None:
         return None
-    right = isinstance(value, list) and all(type(item) in (int, float) for item in value)
+    are_numbers = isinstance(value, list) and all(type(item) in (int, float) for item in value)
     # Check the size before converting: an int may be too large for a float.
-    if not right or len(value) != channels or not all(abs(item) < 1e6 for item in value):
+    if not are_numbers or len(value) != channels or not all(abs(item) < 1e6 for item in value):
         raise keys.error(key, value, f"a list of {channels} numbers, one per latent channel")
     return tuple(float(item) for item in value)
