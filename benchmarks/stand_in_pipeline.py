@@ -300,7 +300,7 @@ class StandInPipeline(ABC):
         )
         scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
         plan = replace(
-            plan_run(checked, scheduler, None, refined=False),
+            plan_run(checked, scheduler, None, has_refiner=False),
             output_type=output_type,
             cancelled=cancelled,
         )

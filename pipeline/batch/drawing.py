@@ -164,12 +164,12 @@ class _Prepared:
         self._threads = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
 
     def __enter__(self) -> Iterator[tuple[Item, Drawing]]:
-        return self._each()
+        return self._pairs()
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(cancel_futures=True)
 
-    def _each(self) -> Iterator[tuple[Item, Drawing]]:
+    def _pairs(self) -> Iterator[tuple[Item, Drawing]]:
         for item in self._items:
             drawing = self._threads.submit(_prepare, self._pipe, item, item.request, item.line.size)
             self._ahead.append((item, drawing))
