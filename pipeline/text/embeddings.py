@@ -79,10 +79,10 @@ def read_embedding(file: Path, name: str, widths: Sequence[int]) -> Embedding:
             " pickles, which can run code and are never opened"
         )
     with open_file(file) as tensors:
-        found = [tensors[key] for key in _keys(file, tensors, widths)]
-        vectors = tuple(map(_read, found, widths))
-        if len({len(each) for each in vectors}) > 1:
-            shapes = " and ".join(str(list(each.shape)) for each in vectors)
+        encoder_tensors = [tensors[key] for key in _keys(file, tensors, widths)]
+        vectors = tuple(map(_read, encoder_tensors, widths))
+        if len({len(rows) for rows in vectors}) > 1:
+            shapes = " and ".join(str(list(rows.shape)) for rows in vectors)
             raise CheckpointError(f"{file}: {shapes} are unequal numbers of vectors")
         try:
             digest = sha256(file.read_bytes()).hexdigest()
@@ -98,11 +98,11 @@ def _keys(file: Path, tensors: Iterable[str], widths: Sequence[int]) -> Sequence
         return keys
     if len(widths) == 2 and set(keys) == {*SDXL_KEYS}:
         return SDXL_KEYS
-    found = ", ".join(map(repr, keys[:3])) or "none"
-    found += f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    names = ", ".join(map(repr, keys[:3])) or "none"
+    names += f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     right = "one tensor" if len(widths) == 1 else f"the tensors {' and '.join(SDXL_KEYS)}"
     raise CheckpointError(
-        f"{file}: this model's textual inversions have {right}; this file has {found}"
+        f"{file}: this model's textual inversions have {right}; this file has {names}"
     )
 
 
@@ -134,7 +134,7 @@ class Embeddings(Mapping[str, Embedding]):
 
     def __init__(self, loaded: Mapping[str, Embedding] | None = None) -> None:
         self._loaded = dict(loaded or {})
-        self._by_folded = {name.casefold(): each for name, each in self._loaded.items()}
+        self._by_folded = {name.casefold(): embedding for name, embedding in self._loaded.items()}
 
     def __getitem__(self, name: str) -> Embedding:
         return self._loaded[name]
@@ -167,14 +167,16 @@ class Embeddings(Mapping[str, Embedding]):
         if name not in self._loaded:
             there_are = ", ".join(map(repr, self._loaded)) or "none"
             raise InputError(f"no embedding named {name!r} is loaded; loaded are: {there_are}")
-        return Embeddings({key: each for key, each in self._loaded.items() if key != name})
+        return Embeddings(
+            {key: embedding for key, embedding in self._loaded.items() if key != name}
+        )
 
     def for_encoders(self, places: Sequence[int]) -> "Embeddings":
         """Return these embeddings for some of the text encoders, given by their places."""
         return Embeddings(
             {
-                name: replace(each, vectors=tuple(each.vectors[i] for i in places))
-                for name, each in self._loaded.items()
+                name: replace(embedding, vectors=tuple(embedding.vectors[i] for i in places))
+                for name, embedding in self._loaded.items()
             }
         )
 
@@ -244,11 +246,14 @@ class Placement:
             return None
         spare = MAX_VECTORS - self._count
         return tuple(
-            np.pad(np.concatenate(each), ((0, spare), (0, 0))) for each in zip(*used, strict=True)
+            np.pad(np.concatenate(arrays), ((0, spare), (0, 0)))
+            for arrays in zip(*used, strict=True)
         )
 
     def hashes(self, *prompts: str) -> str | None:
         """Return names and hashes of the embeddings in prompts, as AUTOMATIC1111 writes them."""
         parts = chain.from_iterable(map(self._loaded.split, prompts))
-        named = {each.name: each.short_hash for _, each in parts if each is not None}
+        named = {
+            embedding.name: embedding.short_hash for _, embedding in parts if embedding is not None
+        }
         return ", ".join(f"{name}: {short}" for name, short in named.items()) or None

@@ -79,19 +79,19 @@ class _Reader:
             self.ranges.append(_Range(start, len(self.texts), factor))
 
     def _write(self, token: str) -> None:
-        first, *others = _BREAK.split(token)
-        self.texts.append(first.rstrip() if others else first)
-        for i, text in enumerate(others, start=1):
+        first, *rest = _BREAK.split(token)
+        self.texts.append(first.rstrip() if rest else first)
+        for i, text in enumerate(rest, start=1):
             self.breaks.append(len(self.texts))
-            self.texts.append(text.strip() if i < len(others) else text.lstrip())
+            self.texts.append(text.strip() if i < len(rest) else text.lstrip())
 
     def weights(self) -> np.ndarray:
         """Return the weight of each text."""
-        found = np.ones(len(self.texts))
+        weights = np.ones(len(self.texts))
         with np.errstate(over="ignore", invalid="ignore"):
-            for each in self.ranges:
-                found[each.start : each.end] *= each.factor
-        return np.clip(np.nan_to_num(found), -MAX_EMPHASIS, MAX_EMPHASIS)
+            for span in self.ranges:
+                weights[span.start : span.end] *= span.factor
+        return np.clip(np.nan_to_num(weights), -MAX_EMPHASIS, MAX_EMPHASIS)
 
 
 def read_emphasis(prompt: str) -> tuple[Section, ...]:

@@ -56,7 +56,7 @@ def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
     for until, sections in read_prompt(prompt, prompt_syntax, steps):
         used.setdefault(sections, []).extend(range(step + 1, until + 1))
         step = until
-    texts = tuple(Text(tuple(its), sections) for sections, its in used.items())
+    texts = tuple(Text(tuple(numbers), sections) for sections, numbers in used.items())
     return Explanation(texts, parse_loras(loras), tuple(lists))
 
 

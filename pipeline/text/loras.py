@@ -44,14 +44,14 @@ def parse_loras(text: str) -> dict[str, tuple[float, float]]:
         TypeError: if `text` is not a text.
         ValueError: if it is not such a text, names a LoRA twice, or exceeds a limit.
     """
-    found: dict[str, tuple[float, float]] = {}
-    for each in text.split(",", MAX_LORAS) if text else ():
-        match = _LORA.fullmatch(each)
-        if match is None or match[1] in found:
+    weights: dict[str, tuple[float, float]] = {}
+    for entry in text.split(",", MAX_LORAS) if text else ():
+        match = _LORA.fullmatch(entry)
+        if match is None or match[1] in weights:
             raise ValueError(f"{text!r} is no list of LoRAs")
         name, unet, encoders = match.groups()
-        found[name] = float(unet), float(unet if encoders is None else encoders)
-    return _checked(found)
+        weights[name] = float(unet), float(unet if encoders is None else encoders)
+    return _checked(weights)
 
 
 def format_loras(loras: LoraWeights) -> str:
@@ -72,8 +72,8 @@ def format_loras(loras: LoraWeights) -> str:
 
 def add_tags(prompt: str, loras: str) -> str:
     """Return a prompt with a tag for each LoRA of a text at its end."""
-    found = parse_loras(loras)
-    tags = (f"<lora:{name}:{_text(*weights[::-1])}>" for name, weights in found.items())
+    weights_by_name = parse_loras(loras)
+    tags = (f"<lora:{name}:{_text(*weights[::-1])}>" for name, weights in weights_by_name.items())
     return " ".join(filter(None, (prompt, *tags)))
 
 
@@ -83,18 +83,18 @@ def take_tags(prompt: str) -> tuple[str, str]:
     A tag that cannot be read stays in the prompt. If two tags have the same name, the last one
     counts. With too many LoRAs, all tags stay.
     """
-    found: dict[str, tuple[float, float]] = {}
+    loras: dict[str, tuple[float, float]] = {}
 
     def take(tag: re.Match[str]) -> str:
         lora = _parse_tag(tag[1])
         if lora is None:
             return tag[0]
-        found.update([lora])
+        loras.update([lora])
         return ""
 
     rest = _TAG.sub(take, prompt)
     try:
-        text = format_loras(found)
+        text = format_loras(loras)
     except ValueError:
         return prompt, ""
     return (rest.strip(), text) if rest != prompt else (prompt, "")
@@ -118,7 +118,7 @@ def without_unknown_tags(prompt: str, known: Collection[str]) -> tuple[str, list
 def _parse_tag(inside: str) -> tuple[str, tuple[float, float]] | None:
     """Return the name and the weights in a tag; without weights they are 1."""
     name, *weights = inside.split(":")
-    numbers = [float(each) for each in weights if _TAG_WEIGHT.fullmatch(each)]
+    numbers = [float(weight) for weight in weights if _TAG_WEIGHT.fullmatch(weight)]
     if not is_lora_name(name) or len(numbers) != len(weights) or len(numbers) > 2:
         return None
     encoders, unet = (numbers * 2)[:2] if numbers else (1.0, 1.0)
@@ -138,5 +138,5 @@ def _checked(loras: dict[str, tuple[float, float]]) -> dict[str, tuple[float, fl
 
 
 def _text(first: float, second: float) -> str:
-    texts = [np.format_float_positional(each, _DECIMALS, trim="-") for each in (first, second)]
+    texts = [np.format_float_positional(weight, _DECIMALS, trim="-") for weight in (first, second)]
     return ":".join(dict.fromkeys(texts))

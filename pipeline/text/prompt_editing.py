@@ -146,7 +146,7 @@ def read_spans(prompt: str, steps: int) -> list[Span]:
     if not reader.fits or all(isinstance(part, str) for part in reader.parts):
         return [Span(steps, prompt)]
     texts = [(step, _text(reader.parts, step)) for step in range(1, steps + 1)]
-    groups = [[*group] for _, group in groupby(texts, key=lambda each: each[1])]
+    groups = [[*group] for _, group in groupby(texts, key=lambda pair: pair[1])]
     return [Span(*group[-1]) for group in groups]
 
 
@@ -166,14 +166,14 @@ def after_run(prompt: str, steps: int) -> str:
 
 def _text(parts: _Parts, step: int) -> str:
     """Return the text of parts at a step, counted from 1; without recursion, however deep."""
-    found: list[str] = []
+    pieces: list[str] = []
     stack = [iter(parts)]
     while stack:
         part = next(stack[-1], None)
         if part is None:
             stack.pop()
         elif isinstance(part, str):
-            found.append(part)
+            pieces.append(part)
         else:
             stack.append(iter(part.at(step)))
-    return "".join(found)
+    return "".join(pieces)

@@ -142,18 +142,18 @@ class Tokenizer:
         # The backend does not truncate, so the text that is cut off is known without a second pass.
         runs = [self._run(part) for part in parts]
         comma = self._backend.token_to_id(f",{self._end_of_word}")
-        found, used = arrange(runs, self.length - 2, chunks, comma)
+        filled_chunks, used = arrange(runs, self.length - 2, chunks, comma)
         ids = np.full((chunks, self.length), self._pad_token_id, np.int32)
         ids[:, :2] = start, end
         weights = np.ones((chunks, self.length), np.float32)
-        for row, chunk in enumerate(found):
+        for row, chunk in enumerate(filled_chunks):
             inside = slice(1, 1 + len(chunk))
             ids[row, inside] = [token for token, _ in chunk]
             weights[row, inside] = [weight for _, weight in chunk]
             ids[row, 1 + len(chunk)] = end
         count = 2 + sum(len(run.ids) for run in runs if isinstance(run, Run))
         cut = self._cut(parts, runs, used) if used < count - 2 else ""
-        return Tokens(ids.reshape(-1), weights.reshape(-1), cut, count, len(found))
+        return Tokens(ids.reshape(-1), weights.reshape(-1), cut, count, len(filled_chunks))
 
     def _run(self, part: Part) -> Run | Break:
         match part:
@@ -249,7 +249,7 @@ def identity(folder: Path, names: Iterable[str]) -> object:
     """
     digests = []
     folders = [folder / name for name in names]
-    files = [file for each in folders for file in each.glob("*.*")]
+    files = [file for tokenizer_folder in folders for file in tokenizer_folder.glob("*.*")]
     bundled = [MERGES] if any(map(uses_bundled_vocabulary, folders)) else []
     for file in sorted([*files, *bundled]):
         if file.suffix in (".json", ".txt", ".gz") and file.is_file():
@@ -262,12 +262,12 @@ def identity(folder: Path, names: Iterable[str]) -> object:
 
 def longest_end(tokens: Iterable[Tokens]) -> str:
     """Return the longest end that did not fit, of one prompt's tokenisations."""
-    return max((each.truncated for each in tokens), key=len)
+    return max((result.truncated for result in tokens), key=len)
 
 
 def longest(tokens: Sequence[Tokens]) -> Tokens:
     """Return the longest of one prompt's tokenisations by different tokenizers."""
-    return max(tokens, key=lambda each: (each.count, len(each.truncated)))
+    return max(tokens, key=lambda result: (result.count, len(result.truncated)))
 
 
 def _clip_tokenizer_class() -> "type[CLIPTokenizer]":

@@ -46,8 +46,8 @@ def unknown_words(prompts: Sequence[Explanation], words: Iterable[str]) -> list[
     """
     known = _GLUE.union(map(_folded, words))
     characters = set("".join(known))
-    texts = (text.sections for found in prompts for text in found.texts)
-    lists = (read_emphasis(each) for found in prompts for each in found.lists)
+    texts = (text.sections for explanation in prompts for text in explanation.texts)
+    lists = (read_emphasis(list_text) for explanation in prompts for list_text in explanation.lists)
     written: dict[str, str] = {}
     for fragment in chain.from_iterable(chain.from_iterable([*texts, *lists])):
         for word in _split(WILDCARD.sub(" ", fragment.text), _WORD):

@@ -92,10 +92,10 @@ class Resolver:
         if depth and len(text) > MAX_TEXT:
             raise _too_long()
         chosen = self._without_lists(text)
-        found = WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
-        if len(found) > max(MAX_TEXT, len(text)):
+        result = WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
+        if len(result) > max(MAX_TEXT, len(text)):
             raise _too_long()
-        return found
+        return result
 
     def _without_lists(self, text: str) -> str:
         parts: list[str] = []
@@ -119,9 +119,9 @@ class Resolver:
 
     def _choose(self, parts: list[str], bracket: _List) -> None:
         """Replace the parts from a bracket on by a choice of its options, if it has any."""
-        options, wanted = _options(parts, bracket)
+        options, count = _options(parts, bracket)
         if options:
-            parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(wanted))]
+            parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(count))]
 
     def _pick(self, options: list[str]) -> str:
         """Take one of the options out of the list."""
@@ -149,9 +149,9 @@ class _Longest(Resolver):
         super().__init__(0, None)
 
     def _choose(self, parts: list[str], bracket: _List) -> None:
-        options, wanted = _options(parts, bracket)
+        options, count = _options(parts, bracket)
         if options:
-            longest = sorted(options, key=len, reverse=True)[:wanted]
+            longest = sorted(options, key=len, reverse=True)[:count]
             parts[bracket.start :] = [", ".join(longest)]
 
     def _line(self, name: str, depth: int) -> str:
@@ -188,24 +188,24 @@ def longest_choice(text: str) -> str:
 def find_lists(text: str) -> list[str]:
     """Return the lists of a text as they are written, without those inside other ones."""
     finder = _Finder(text)
-    parts, lists, others, end = finder.parts or [text], [], [], 0
+    parts, lists, rest, end = finder.parts or [text], [], [], 0
     for bracket, list_end in finder.lists:
         lists.append("".join(parts[bracket.start : list_end]))
-        others += [*parts[end : bracket.start], " "]
+        rest += [*parts[end : bracket.start], " "]
         end = list_end
-    others = "".join([*others, *parts[end:]])
-    return [*lists, *(match[0] for match in WILDCARD.finditer(others))]
+    rest = "".join([*rest, *parts[end:]])
+    return [*lists, *(match[0] for match in WILDCARD.finditer(rest))]
 
 
-def options_of(found: str) -> tuple[list[str], int]:
+def options_of(text: str) -> tuple[list[str], int]:
     """Return the options of a list that `find_lists` found, and how many of them to choose.
 
     A list in a file is its own only option.
     """
-    finder = _Finder(found)
+    finder = _Finder(text)
     for bracket, end in finder.lists:
         return _options(finder.parts[:end], bracket)
-    return [found], 1
+    return [text], 1
 
 
 def _count(parts: list[str], bracket: _List) -> re.Match[str] | None:
