@@ -91,13 +91,15 @@ def masked_box(mask: np.ndarray, height: int, width: int, padding: int) -> Box:
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     if not len(rows):
         raise InputError("the mask is empty; expected at least one white pixel")
-    edges = [(int(found[0]) - padding, int(found[-1]) + 1 + padding) for found in (rows, columns)]
+    edges = [
+        (int(indices[0]) - padding, int(indices[-1]) + 1 + padding) for indices in (rows, columns)
+    ]
     needed = [end - start for start, end in edges]
     scale = max(needed[0] / height, needed[1] / width)
-    wanted = round(scale * height), round(scale * width)
+    lengths = round(scale * height), round(scale * width)
     (top, bottom), (left, right) = (
         _widened(start, end, max(length, end - start), room)
-        for (start, end), length, room in zip(edges, wanted, mask.shape, strict=True)
+        for (start, end), length, room in zip(edges, lengths, mask.shape, strict=True)
     )
     return Box(top, left, bottom, right)
 

@@ -58,10 +58,10 @@ class Span:
         """
         part = self.part(at, size)
         self.file.seek(part.start)
-        found = self.file.read(size)
-        if len(found) != size:
+        data = self.file.read(size)
+        if len(data) != size:
             raise PictureError("it became shorter while it was read")
-        return found
+        return data
 
 
 class Part(NamedTuple):

@@ -27,12 +27,12 @@ def find(kind: Kind, parts: Iterable[Part]) -> Span | None:
         kind: the file's format.
         parts: all its chunks or segments.
     """
-    found: Span | None = None
+    block: Span | None = None
     for part in parts:
-        if part.kind == _PARTS[kind] and found is None:
+        if part.kind == _PARTS[kind] and block is None:
             # Only in JPEG files, other data can be in the same kind of part.
-            found = _without_mark(part.data) or (None if kind == "JPEG" else part.data)
-    return found
+            block = _without_mark(part.data) or (None if kind == "JPEG" else part.data)
+    return block
 
 
 def _without_mark(data: Span) -> Span | None:
@@ -85,8 +85,8 @@ def entry(block: Span, at: int, order: str, tag: int) -> tuple[int, int, bytes]:
     (count,) = struct.unpack(f"{order}H", block.read(at, 2))
     if count > MAX_ENTRIES:
         raise TooLargeError(f"a directory in its EXIF block has more than {MAX_ENTRIES} entries")
-    found = (0, 0, b"")
-    for each, *rest in struct.iter_unpack(f"{order}HHI4s", block.read(at + 2, 12 * count)):
-        if each == tag:
-            found = rest[0], rest[1], rest[2]
-    return found
+    fields = (0, 0, b"")
+    for entry_tag, *rest in struct.iter_unpack(f"{order}HHI4s", block.read(at + 2, 12 * count)):
+        if entry_tag == tag:
+            fields = rest[0], rest[1], rest[2]
+    return fields

@@ -40,16 +40,16 @@ def read_text(file: BinaryIO, keyword: str) -> str | None:
 
 def _png_text(whole: Span, start: bytes) -> str | None:
     """Return the text of the last text chunk that begins with `start`; read no other text."""
-    found: Part | None = None
+    part: Part | None = None
     for chunk in png_chunks(whole, until=b"IDAT"):
         data = chunk.data
         if chunk.kind in _PNG_TEXTS and data.size >= len(start):
-            found = chunk if data.read(0, len(start)) == start else found
-    if found is None:
+            part = chunk if data.read(0, len(start)) == start else part
+    if part is None:
         return None
-    if found.data.size > MAX_TEXT_BYTES:
+    if part.data.size > MAX_TEXT_BYTES:
         raise _long_text()
-    return _chunk_text(found.kind, checked(found)[len(start) :])
+    return _chunk_text(part.kind, checked(part)[len(start) :])
 
 
 def _chunk_text(kind: bytes, data: bytes) -> str:

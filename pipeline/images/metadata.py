@@ -117,14 +117,18 @@ class Settings(_Values):
 def to_text(settings: Settings) -> str:
     """Return the settings as text, from which `from_text` reads equal settings."""
     s = settings
-    values = {each.key: _value(each, s) for each in VALUES if not isinstance(each, Loras | Named)}
+    values = {
+        setting.key: _value(setting, s)
+        for setting in VALUES
+        if not isinstance(setting, Loras | Named)
+    }
     if s.sampler is not None:
         values["Sampler"] = s.sampler
     if s.schedule_type is not None:
         values["Schedule type"] = s.schedule_type
     if s.enlarge and s.strength is None:
         values["Denoising strength"] = values.pop("Hires strength")
-    others = {
+    other_fields = {
         "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
         "Model": s.model,
         "Model revision": s.revision,
@@ -137,7 +141,7 @@ def to_text(settings: Settings) -> str:
         "Lora hashes": s.lora_hashes,
         "Version": PROGRAM,
     }
-    fields = dict.fromkeys(_FIRST) | values | others
+    fields = dict.fromkeys(_FIRST) | values | other_fields
     last = ", ".join(
         f"{key}: {_quote(value)}" for key, value in fields.items() if value is not None
     )
@@ -211,8 +215,8 @@ def split(text: str) -> tuple[str, str, dict[str, str]]:
     The last line has the fields.
     """
     before, newline, last = text.strip().rpartition("\n")
-    found = islice(_FIELD.finditer(last[:_MAX_LINE]), _MAX_FIELDS)
-    fields = {match[1]: _unquote(match[2].strip()) for match in found}
+    matches = islice(_FIELD.finditer(last[:_MAX_LINE]), _MAX_FIELDS)
+    fields = {match[1]: _unquote(match[2].strip()) for match in matches}
     return *_split_prompts(before + newline), fields
 
 

@@ -188,8 +188,8 @@ def _with_eight_bits(image: Image.Image) -> Image.Image:
 def _from_profile(image: Image.Image, profile: bytes) -> Image.Image:
     """Convert colours to sRGB; a profile that is damaged or of other colours is ignored."""
     try:
-        own = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        found = ImageCms.profileToProfile(image, own, _SRGB, outputMode="RGB")
+        source_profile = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        converted_image = ImageCms.profileToProfile(image, source_profile, _SRGB, outputMode="RGB")
     except (ImageCms.PyCMSError, OSError, ValueError):
         return image
-    return image if found is None else found
+    return image if converted_image is None else converted_image

@@ -42,11 +42,11 @@ def fit(decode: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int, int, 
     """
     latents = _patches(shape)
     pictures = _shrunk(decode(latents), latents.shape[1:3])
-    known = np.concatenate([latents, np.ones_like(latents[..., :1])], axis=-1)
-    found = np.linalg.lstsq(
-        known.reshape(-1, known.shape[-1]), pictures.reshape(-1, 3), rcond=None
+    features = np.concatenate([latents, np.ones_like(latents[..., :1])], axis=-1)
+    coefficients = np.linalg.lstsq(
+        features.reshape(-1, features.shape[-1]), pictures.reshape(-1, 3), rcond=None
     )[0].astype(np.float32)
-    return Colours(matrix=found[:-1], offset=found[-1])
+    return Colours(matrix=coefficients[:-1], offset=coefficients[-1])
 
 
 def _patches(shape: tuple[int, int, int, int]) -> np.ndarray:

@@ -19,9 +19,9 @@ def verdicts(screen: Screen, images: Sequence[np.ndarray]) -> list[bool]:
         ScreenError: if the screen fails, or does not return one verdict per picture.
     """
     try:
-        found = list(map(bool, screen([Image.fromarray(image) for image in images])))
+        answers = list(map(bool, screen([Image.fromarray(image) for image in images])))
     except Exception as error:  # after any error no picture may pass
         raise ScreenError("the pictures could not be screened") from error
-    if len(found) != len(images):
-        raise ScreenError(f"the screening of {len(images)} pictures gave {len(found)} answers")
-    return found
+    if len(answers) != len(images):
+        raise ScreenError(f"the screening of {len(images)} pictures gave {len(answers)} answers")
+    return answers
