@@ -144,12 +144,12 @@ class Decomposed(Change):
     def delta(self, weight: np.ndarray, strength: float) -> np.ndarray:
         result = self.change.product(weight.shape, 1.0)
         result += weight
-        others = tuple(axis for axis in range(weight.ndim) if axis != self.axis)
+        other_axes = tuple(axis for axis in range(weight.ndim) if axis != self.axis)
         squares = np.einsum(
             result, [*range(weight.ndim)], result, [*range(weight.ndim)], [self.axis]
         )
         factor = _float32(self.magnitude) / (np.sqrt(squares) + EPSILON)
-        result *= np.expand_dims(factor, others)
+        result *= np.expand_dims(factor, other_axes)
         result -= weight
         result *= np.float32(strength)
         return result

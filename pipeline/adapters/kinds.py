@@ -44,40 +44,40 @@ class Kind:
     modifiers: frozenset[Part] = MODIFIERS
 
 
-def _low_rank_shapes(found: Shapes, target: Shape) -> Shapes:
-    rank = found[Part.DOWN][0]
+def _low_rank_shapes(shapes: Shapes, target: Shape) -> Shapes:
+    rank = shapes[Part.DOWN][0]
     return {Part.DOWN: (rank, *target[1:]), Part.UP: (target[0], rank)}
 
 
-def _tucker_shapes(found: Shapes, target: Shape) -> Shapes:
-    rank = found[Part.DOWN][0]
+def _tucker_shapes(shapes: Shapes, target: Shape) -> Shapes:
+    rank = shapes[Part.DOWN][0]
     core = (rank, rank, *target[2:])
     return {Part.DOWN: (rank, target[1]), Part.MID: core, Part.UP: (target[0], rank)}
 
 
-def _loha_shapes(found: Shapes, target: Shape) -> Shapes:
-    rank = found[Part.W1_B][0]
+def _loha_shapes(shapes: Shapes, target: Shape) -> Shapes:
+    rank = shapes[Part.W1_B][0]
     up, down = (target[0], rank), (rank, *target[1:])
     return {Part.W1_A: up, Part.W1_B: down, Part.W2_A: up, Part.W2_B: down}
 
 
-def _loha_tucker_shapes(found: Shapes, target: Shape) -> Shapes:
-    rank = found[Part.W1_B][0]
+def _loha_tucker_shapes(shapes: Shapes, target: Shape) -> Shapes:
+    rank = shapes[Part.W1_B][0]
     up, down, core = (rank, target[0]), (rank, target[1]), (rank, rank, *target[2:])
     matrices = {Part.W1_A: up, Part.W1_B: down, Part.W2_A: up, Part.W2_B: down}
     return {**matrices, Part.T1: core, Part.T2: core}
 
 
-def _lokr_shapes(found: Shapes, target: Shape) -> Shapes:
+def _lokr_shapes(shapes: Shapes, target: Shape) -> Shapes:
     """Return the shapes of LoKr's parts; those of its small matrix decide about the other's."""
-    first = Part.LOKR_W1 if Part.LOKR_W1 in found else Part.LOKR_W1_A
-    last = Part.LOKR_W1 if Part.LOKR_W1 in found else Part.LOKR_W1_B
-    rows, columns = found[first][0], math.prod(found[last][1:])
+    first = Part.LOKR_W1 if Part.LOKR_W1 in shapes else Part.LOKR_W1_A
+    last = Part.LOKR_W1 if Part.LOKR_W1 in shapes else Part.LOKR_W1_B
+    rows, columns = shapes[first][0], math.prod(shapes[last][1:])
     a = _quotient(target[0], rows)
     b = _quotient(target[1], columns)
-    rank_1 = found.get(Part.LOKR_W1_B, (0,))[0]
-    rank_2 = found.get(Part.LOKR_W2_B, (0,))[0]
-    tucker = Part.LOKR_T2 in found
+    rank_1 = shapes.get(Part.LOKR_W1_B, (0,))[0]
+    rank_2 = shapes.get(Part.LOKR_W2_B, (0,))[0]
+    tucker = Part.LOKR_T2 in shapes
     right = {
         Part.LOKR_W1: (rows, columns),
         Part.LOKR_W1_A: (rows, rank_1),
@@ -87,7 +87,7 @@ def _lokr_shapes(found: Shapes, target: Shape) -> Shapes:
         Part.LOKR_W2_B: (rank_2, b) if tucker else (rank_2, b, *target[2:]),
         Part.LOKR_T2: (rank_2, rank_2, *target[2:]),
     }
-    return {part: right[part] for part in found}
+    return {part: right[part] for part in shapes}
 
 
 def _quotient(whole: int, divisor: int) -> int:

@@ -68,15 +68,15 @@ def module_names(inventory: Inventory) -> dict[str, Module]:
 
     A name that would fit several modules is left out.
     """
-    found: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     ambiguous: set[str] = set()
     for network, tensors in inventory.items():
         for name, module in _names(network, tensors):
-            if found.setdefault(name, (network, module)) != (network, module):
+            if modules.setdefault(name, (network, module)) != (network, module):
                 ambiguous.add(name)
     for name in ambiguous:
-        del found[name]
-    return found
+        del modules[name]
+    return modules
 
 
 def _names(network: str, tensors: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -53,19 +53,19 @@ class _Scale:
     """The scale of a module's factors: alpha divided by the rank.
 
     Attributes:
-        given: alpha from the file's notes.
+        file_alpha: alpha from the file's notes.
         rank: None if the scale is 1.
         divisor: the rank, or another number in its place.
     """
 
-    given: float | None
+    file_alpha: float | None
     rank: int | None
     divisor: float
 
     def __call__(self, arrays: Arrays) -> float:
         if self.rank is None:
             return 1.0
-        alpha = float(arrays[Part.ALPHA].item()) if Part.ALPHA in arrays else self.given
+        alpha = float(arrays[Part.ALPHA].item()) if Part.ALPHA in arrays else self.file_alpha
         # No alpha, and alpha 0, mean the rank: so sd-scripts and LyCORIS read it.
         return (alpha or self.rank) / self.divisor
 
@@ -104,9 +104,9 @@ def plan_changes(
 
 
 def _refuse(refused: Parts, parts: Parts, faults: Faults) -> None:
-    given = ", ".join(part.value for part in parts)
+    names = ", ".join(part.value for part in parts)
     for tensor in refused.values():
-        faults.add(tensor, f"makes up no complete change; its module has the parts {given}")
+        faults.add(tensor, f"makes up no complete change; its module has the parts {names}")
 
 
 def _plan_bias(
@@ -124,7 +124,7 @@ def _plan_bias(
         faults.add(parts[part], "changes a bias, and the module has none")
     elif _check_shapes({part: parts[part]}, {part: shape}, faults):
         read = (part, Part.ALPHA) if part is Part.UP_BIAS else (part,)
-        needed = {each: parts[each] for each in read if each in parts}
+        needed = {key: parts[key] for key in read if key in parts}
         make = partial(_make_bias, part=part, scale=scale)
         yield PlannedChange(network, f"{name}.bias", needed, make)
 
@@ -139,8 +139,8 @@ def _check_weight(kind: Kind, parts: Parts, target: Shape, faults: Faults) -> bo
         if kind.modifiers and len(target) < 2:
             faults.add(tensor, f"is a matrix's factor; the weight has shape {list(target)}")
             return False
-    wanted = kind.shapes({part: tensor.shape for part, tensor in factors.items()}, target)
-    right = _check_shapes(factors, wanted, faults)
+    shapes = kind.shapes({part: tensor.shape for part, tensor in factors.items()}, target)
+    right = _check_shapes(factors, shapes, faults)
     if right and kind.rank is not None and factors[kind.rank].shape[0] > MAX_RANK:
         rank = factors[kind.rank].shape[0]
         faults.add(factors[kind.rank], f"has rank {rank}; the most is {MAX_RANK}")
@@ -148,13 +148,13 @@ def _check_weight(kind: Kind, parts: Parts, target: Shape, faults: Faults) -> bo
     return right and _check_modifiers(parts, target, faults)
 
 
-def _check_shapes(parts: Parts, wanted: Mapping[Part, Shape], faults: Faults) -> bool:
+def _check_shapes(parts: Parts, shapes: Mapping[Part, Shape], faults: Faults) -> bool:
     wrong = 0
     for part, tensor in parts.items():
         if tensor.dtype in INTEGERS:
             faults.add(tensor, f"has dtype {tensor.dtype}; expected floating point")
-        elif 0 in wanted[part] or not _fits(tensor.shape, wanted[part]):
-            shape = " x ".join(str(size or "?") for size in wanted[part])
+        elif 0 in shapes[part] or not _fits(tensor.shape, shapes[part]):
+            shape = " x ".join(str(size or "?") for size in shapes[part])
             faults.add(tensor, f"has shape {list(tensor.shape)}; expected {shape}")
         else:
             continue
@@ -162,9 +162,9 @@ def _check_shapes(parts: Parts, wanted: Mapping[Part, Shape], faults: Faults) ->
     return wrong == 0
 
 
-def _fits(shape: Shape, wanted: Shape) -> bool:
+def _fits(shape: Shape, target: Shape) -> bool:
     """Return whether both shapes are the same matrix, as a 1x1 kernel and a linear layer's are."""
-    return shape[:1] == wanted[:1] and math.prod(shape[1:]) == math.prod(wanted[1:])
+    return shape[:1] == target[:1] and math.prod(shape[1:]) == math.prod(target[1:])
 
 
 def _check_modifiers(parts: Parts, target: Shape, faults: Faults) -> bool:

@@ -75,7 +75,7 @@ def _grouped(
 ) -> dict[Module, dict[Part, Tensor]]:
     """Return the parts of each module's change."""
     names = module_names(inventory)
-    found: dict[Module, dict[Part, Tensor]] = {}
+    parts: dict[Module, dict[Part, Tensor]] = {}
     for key, tensor in tensors.items():
         name, suffix = split(key)
         module = names.get(name)
@@ -88,10 +88,10 @@ def _grouped(
         elif module is None:
             faults.add(tensor, "belongs to no module of this model")
         else:
-            first = found.setdefault(module, {}).setdefault(SUFFIXES[suffix], tensor)
+            first = parts.setdefault(module, {}).setdefault(SUFFIXES[suffix], tensor)
             if first is not tensor:
                 faults.add(tensor, f"is the same part of the same module as {first.name!r}")
-    return found
+    return parts
 
 
 def _digests(file: Path) -> tuple[str, str]:

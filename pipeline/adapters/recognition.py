@@ -69,9 +69,9 @@ def _other_width(shapes: Mapping[str, Shape], inventory: Inventory) -> str | Non
     file = set(_widths(shapes))
     if not model or not file or model & file:
         return None
-    width, own = min(file), min(model)
+    width, model_width = min(file), min(model)
     family = WIDTHS.get(width, "another model")
-    return f"for {family}: its cross-attention is {width} wide, and this model's {own}"
+    return f"for {family}: its cross-attention is {width} wide, and this model's {model_width}"
 
 
 def _widths(shapes: Mapping[str, Shape]) -> Iterator[int]:

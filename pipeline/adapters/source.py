@@ -44,6 +44,6 @@ def _only_file(folder: Path) -> Path:
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() == SUFFIX)
     if len(files) == 1:
         return files[0]
-    found = ", ".join(path.name for path in files[:3]) or "none"
+    names = ", ".join(path.name for path in files[:3]) or "none"
     more = ", ..." if len(files) > 3 else ""
-    raise CheckpointError(f"{folder}: expected one {SUFFIX} file in it; found {found}{more}")
+    raise CheckpointError(f"{folder}: expected one {SUFFIX} file in it; found {names}{more}")
