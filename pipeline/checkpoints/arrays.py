@@ -81,11 +81,11 @@ def _cast(block: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 @cache
-def _numbers(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> np.ndarray:
+def _numbers(dtype: np.dtype[Any], target: np.dtype[Any]) -> np.ndarray:
     """Return all numbers of a dtype in another one, in the order of their bits.
 
     To look a number up is faster than NumPy's casts of 16 bits.
     """
     size = dtype.itemsize
     with np.errstate(all="ignore"):
-        return np.arange(2 ** (8 * size)).astype(f"u{size}").view(dtype).astype(wanted)
+        return np.arange(2 ** (8 * size)).astype(f"u{size}").view(dtype).astype(target)

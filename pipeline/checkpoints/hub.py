@@ -80,8 +80,8 @@ def download_file(
 
     def from_hub() -> tuple[Path, str]:
         resolved = _resolve(model, revision)
-        wanted = [] if cached_only else [glob.escape(file)]
-        folder = Path(snapshot_download(model, revision=resolved, allow_patterns=wanted))
+        patterns = [] if cached_only else [glob.escape(file)]
+        folder = Path(snapshot_download(model, revision=resolved, allow_patterns=patterns))
         if (folder / file).is_file():
             return folder / file, resolved.resolved
         if cached_only:
@@ -112,9 +112,9 @@ def download_component(model: str, network: str, prefer_fp16: bool) -> tuple[Pat
     def from_hub() -> tuple[Path, ComponentFiles]:
         resolved = _resolve(model, None)
         snapshot_download(model, revision=resolved, allow_patterns=[])
-        found = find_component(_names(model, resolved), model, network, prefer_fp16)
-        wanted = [glob.escape(name) for name in (found.config, *found.weights)]
-        return Path(snapshot_download(model, revision=resolved, allow_patterns=wanted)), found
+        files = find_component(_names(model, resolved), model, network, prefer_fp16)
+        patterns = [glob.escape(name) for name in (files.config, *files.weights)]
+        return Path(snapshot_download(model, revision=resolved, allow_patterns=patterns)), files
 
     return _download(model, None, from_hub, from_cache)
 
@@ -268,10 +268,10 @@ def _explanation(model: str, revision: str | None, error: Exception) -> str:
         case HfHubHTTPError():
             return f"{model}: {hub} answered HTTP {error.response.status_code}; try again later."
         case RevisionResolutionError() | LocalEntryNotFoundError():
-            wanted = revision or constants.DEFAULT_REVISION
+            name = revision or constants.DEFAULT_REVISION
             return (
                 f"{model}: {hub} cannot be reached ({_first_line(error.__cause__ or error)}), and "
-                f"revision {wanted!r} is not complete in the cache, {constants.HF_HUB_CACHE}."
+                f"revision {name!r} is not complete in the cache, {constants.HF_HUB_CACHE}."
             )
         case OSError() if error.errno is not None:
             return (

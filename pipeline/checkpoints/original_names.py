@@ -75,10 +75,10 @@ def original_unet_names(names: Iterable[str]) -> dict[str, str]:
 
 def _numbered(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the modules of the down and up blocks, with their original names."""
-    found = {match[0]: match for name in names if (match := _LAYER.match(name))}
+    matches = {match[0]: match for name in names if (match := _LAYER.match(name))}
     # Within a layer the resnet runs first, and the sampler after the block's last layer.
     order = sorted(
-        found.values(),
+        matches.values(),
         key=lambda match: (
             int(match[2]),
             "samplers" in match[3],
@@ -130,19 +130,19 @@ def _unet_modules(names: Iterable[str]) -> dict[str, str]:
 
     A block of diffusers' layout ends with a sampler, the only part that is a lone convolution.
     """
-    found: dict[tuple[str, int], dict[int, bool]] = defaultdict(dict)
+    blocks: dict[tuple[str, int], dict[int, bool]] = defaultdict(dict)
     for name in names:
         match = re.match(r"(input|output)_blocks\.(\d{1,4})\.(\d)\.(op|conv)?", name)
         if match:
-            found[match[1], int(match[2])][int(match[3])] = bool(match[4])
+            blocks[match[1], int(match[2])][int(match[3])] = bool(match[4])
     modules = {}
     for side, block, sampler in (("input", "down", "op"), ("output", "up", "conv")):
         level = layer = 0
-        for number in sorted(number for kind, number in found if kind == side):
+        for number in sorted(number for kind, number in blocks if kind == side):
             if (side, number) == ("input", 0):  # it is in UNET_ENDS
                 continue
             sampled = False
-            for inner, is_sampler in sorted(found[side, number].items()):
+            for inner, is_sampler in sorted(blocks[side, number].items()):
                 kind = "attentions" if inner else "resnets"
                 original = f"{side}_blocks.{number}.{inner}"
                 if is_sampler:
@@ -238,13 +238,13 @@ def _from_open_clip(original: str, tensor: Tensor) -> Iterator[tuple[str, Tensor
 
 
 def _collected(renamed: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in renamed:
-        if name in found:
-            both = f"{found[name].name} and {tensor.name}"
-            raise CheckpointError(f"{tensor.file}: {both} name the same tensor")
-        found[name] = tensor
-    return found
+        if name in tensors:
+            duplicates = f"{tensors[name].name} and {tensor.name}"
+            raise CheckpointError(f"{tensor.file}: {duplicates} name the same tensor")
+        tensors[name] = tensor
+    return tensors
 
 
 def _replaced(name: str, patterns: Iterable[tuple[str, str]]) -> str:

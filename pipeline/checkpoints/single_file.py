@@ -55,20 +55,20 @@ def open_single_file(
     """
     replacements = options.reader.replacements
     with open_file(file, UNUSED) as tensors:
-        found = options.reader.recognise(tensors)
-        _check_known(tensors, found.sections, replacements)
+        file_kind = options.reader.recognise(tensors)
+        _check_known(tensors, file_kind.sections, replacements)
         if options.ema and not any(name.startswith(EMA_PREFIX) for name in tensors):
             raise CheckpointError(
                 f"{file}: it holds no moving average of the UNet's weights ({EMA_PREFIX}*); load it"
                 " without ema"
             )
     return SingleFileCheckpoint(
-        found.folder,
+        file_kind.folder,
         model,
         revision,
-        found.config,
+        file_kind.config,
         file,
-        found.sections,
+        file_kind.sections,
         options.ema,
         replacements=replacements,
     )
@@ -157,8 +157,8 @@ def _check_known(
     """
     known = [EMA_PREFIX]
     for network, section in sections.items():
-        found = section.prefixes if network in replaced else [prefix_of(tensors, section)]
-        known += [prefix for prefix in found if prefix]
+        prefixes = section.prefixes if network in replaced else [prefix_of(tensors, section)]
+        known += [prefix for prefix in prefixes if prefix]
     unknown = [
         tensor
         for name, tensor in tensors.items()

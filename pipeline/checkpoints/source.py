@@ -73,9 +73,9 @@ def fetch(
     _check_no_average(model, ema)
     if model and path.is_dir():
         config, needed = check(path, str(path), list_folder(path), options)
-        name, other, words = path.resolve().name, reader.replacements, read_words(path)
+        name, replacements, words = path.resolve().name, reader.replacements, read_words(path)
         return FolderCheckpoint(
-            path, name, None, config, needed.weights, replacements=other, words=words
+            path, name, None, config, needed.weights, replacements=replacements, words=words
         )
     _check_not_a_file(model)
     from pipeline.checkpoints.hub import download
@@ -103,8 +103,8 @@ def fetch_component(
         check_is_safetensors(str(path))
         return component_in_file(path, path.name, section)
     if source and path.is_dir():
-        found = find_component(list_folder(path), str(path), network, prefer_fp16)
-        return component_in_folder(path, path.resolve().name, found)
+        files = find_component(list_folder(path), str(path), network, prefer_fp16)
+        return component_in_folder(path, path.resolve().name, files)
     from pipeline.checkpoints import hub
 
     if on_hub is not None:
@@ -112,8 +112,8 @@ def fetch_component(
         file, _ = hub.download_file(*on_hub, None)
         return component_in_file(file, source, section)
     _check_not_a_file(source)
-    folder, found = hub.download_component(source, network, prefer_fp16)
-    return component_in_folder(folder, source, found)
+    folder, files = hub.download_component(source, network, prefer_fp16)
+    return component_in_folder(folder, source, files)
 
 
 def _path(model: str) -> Path:

@@ -382,7 +382,7 @@ class _Shard:
 
     def tensors(self, unused: re.Pattern[str] | None = None) -> dict[str, Tensor]:
         """Return all tensors, in the order of the file, but those whose names match `unused`."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, entry in sorted(self._entries.items(), key=lambda item: item[1]["data_offsets"]):
             if unused is not None and unused.search(name):
                 continue
@@ -392,8 +392,8 @@ class _Shard:
                     f"{self.path}: tensor {name!r} has dtype {entry['dtype']}; supported are "
                     + ", ".join(DTYPES)
                 )
-            found[name] = Tensor(name, tuple(entry["shape"]), dtype, self)
-        return found
+            tensors[name] = Tensor(name, tuple(entry["shape"]), dtype, self)
+        return tensors
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> np.ndarray:
         """Return a tensor's values, or the rows from the first number to before the second.

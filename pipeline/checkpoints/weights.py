@@ -261,20 +261,20 @@ def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:
 
 def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
     """Return the names of every parameter's tensors; each tensor must belong to a parameter."""
-    found: dict[str, str] = {}
+    originals: dict[str, str] = {}
     for name in _named(files):
         modern = modern_name(name)
-        if modern in found:
-            both = f"{files[name].name} and {files[found[modern]].name}"
-            raise CheckpointError(f"{files.where}: {both} name the same tensor")
-        found[modern] = name
+        if modern in originals:
+            duplicates = f"{files[name].name} and {files[originals[modern]].name}"
+            raise CheckpointError(f"{files.where}: {duplicates} name the same tensor")
+        originals[modern] = name
     sources = {}
     for path, param in params.items():
         names = checkpoint_names(path)
         for name in names:
-            if name not in found:
+            if name not in originals:
                 raise CheckpointError(f"{files.where}: the tensor {name} is missing")
-        sources[path] = [found.pop(name) for name in names]
+        sources[path] = [originals.pop(name) for name in names]
         share = (*param.shape[:-1], param.shape[-1] // len(names))
         right = checkpoint_shape(path, share)
         for source in sources[path]:
@@ -283,7 +283,7 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
                     f"{files.where}: {files[source].name} has shape {list(files[source].shape)};"
                     f" expected {list(right)} from the network's configuration"
                 )
-    for name in found.values():
+    for name in originals.values():
         raise CheckpointError(f"{files.where}: unknown tensor {files[name].name}")
     return sources
 
