@@ -162,10 +162,10 @@ def _print_plan(options: argparse.Namespace) -> None:
     checked = options.safety_checker == "yes"
     model, revision = choose_model(options.model_id, options.revision)
     reader = FamilyReader(None, checked, beside={"tiny_vae": fetch_tiny_vae(options.tiny_vae)})
-    found = fetch(model, revision, reader, weights=False)
-    config = found.config
-    given = options.sizes or [(options.height, options.width)]
-    sizes = list(dict.fromkeys(image_size(config, *size) for size in given))
+    checkpoint = fetch(model, revision, reader, weights=False)
+    config = checkpoint.config
+    requested_sizes = options.sizes or [(options.height, options.width)]
+    sizes = list(dict.fromkeys(image_size(config, *size) for size in requested_sizes))
     second = None
     if options.refiner:
         second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True)
@@ -181,7 +181,7 @@ def _print_plan(options: argparse.Namespace) -> None:
     )
     cache = None if options.cache_dir is None else ExecutableCache(options.cache_dir)
     report = plan.report(find_devices(), options.dtype, cache)
-    print(f"{found.model}\n\n{report.text}")
+    print(f"{checkpoint.model}\n\n{report.text}")
     if report.refusal is not None:
         raise DeviceError(report.refusal)
 
@@ -255,8 +255,8 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     if len(options.prompt) == 1:
         values["prompt"] = options.prompt[0]
     # Check the request before the slow work, so that a mistake is reported at once.
-    given = {name: value for name, value in values.items() if value is not None}
-    request = check_request(GenerateRequest(**given), options.images)
+    settings = {name: value for name, value in values.items() if value is not None}
+    request = check_request(GenerateRequest(**settings), options.images)
     files = {"image": options.image, "mask": options.mask}
     started: dict[str, Any] = {
         name: open_file(file, name) for name, file in files.items() if file is not None
@@ -297,10 +297,10 @@ def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
 
     check_count("images_per_request", options.images, 1, MAX_IMAGES)
     values = {name: getattr(options, name) for name in SETTINGS if name != "prompt"}
-    given = {name: value for name, value in values.items() if value is not None}
-    batch = read_batch(options.prompts, given, options.image, options.mask)
+    settings = {name: value for name, value in values.items() if value is not None}
+    batch = read_batch(options.prompts, settings, options.image, options.mask)
     _make_folder(options.out)
-    scheduler = check_request(GenerateRequest("", **given), 1).scheduler
+    scheduler = check_request(GenerateRequest("", **settings), 1).scheduler
     names = "vae", "unet", "tiny_vae", "refiner"
     networks = {"model": options.model_id} | {name: getattr(options, name) for name in names}
     return run(batch, options.out, lambda: _load(options, scheduler), networks)

@@ -200,15 +200,17 @@ class Facts:
         """
         if name in ("", self.name):
             return self
-        for other in self.others:
-            if name in other.model_names:
-                return replace(other.for_model(name), name=self.name, others=self.others)
-        found = next((model for model in self.models if model.name == name), None)
-        if found is None or found.fault:
+        for facts in self.others:
+            if name in facts.model_names:
+                return replace(facts.for_model(name), name=self.name, others=self.others)
+        model_facts = next((model for model in self.models if model.name == name), None)
+        if model_facts is None or model_facts.fault:
             right = ", ".join(map(repr, self.model_names))
-            why = f"which cannot be used: {found.fault}; " if found else ""
+            why = f"which cannot be used: {model_facts.fault}; " if model_facts else ""
             raise InputError(f"model is {name!r}; {why}expected one of {right}")
-        return replace(self, **{field: getattr(found, field) for field in OF_MODEL - {"name"}})
+        return replace(
+            self, **{field: getattr(model_facts, field) for field in OF_MODEL - {"name"}}
+        )
 
     def for_known(self, name: str) -> "Facts":
         """Return the facts that hold for a model, or the first one's if it cannot be used."""
@@ -216,14 +218,14 @@ class Facts:
 
     def programs_of(self, name: str) -> str:
         """Return which programs draw with a model; "" for the first one's."""
-        others = (other.name for other in self.others if name in other.model_names)
-        return next(others, "")
+        names = (facts.name for facts in self.others if name in facts.model_names)
+        return next(names, "")
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names of the models that requests can name; the first one's comes first."""
         models = (model.name for model in self.models if not model.fault)
-        return self.name, *models, *(name for other in self.others for name in other.model_names)
+        return self.name, *models, *(name for facts in self.others for name in facts.model_names)
 
     @property
     def size_names(self) -> tuple[str, ...]:
@@ -299,11 +301,13 @@ _DRAWN_WITH = (
 )
 
 
-def differences(one: Facts, other: Facts) -> str:
+def differences(facts: Facts, other_facts: Facts) -> str:
     """Return why two models draw a request differently; "" if the pictures are the same."""
-    pairs = [(name, getattr(one, name), getattr(other, name)) for name in _DRAWN_WITH]
+    pairs = [(name, getattr(facts, name), getattr(other_facts, name)) for name in _DRAWN_WITH]
     return ", ".join(
-        f"{name} {mine!r}, not {theirs!r}" for name, mine, theirs in pairs if mine != theirs
+        f"{name} {value!r}, not {other_value!r}"
+        for name, value, other_value in pairs
+        if value != other_value
     )
 
 
@@ -313,22 +317,26 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     This is the model, with the LoRAs that the request names, and the embeddings and lists that its
     prompts may name. Two instances that have the same draw the same pictures.
     """
-    for other in facts.others:
-        if request.model in other.model_names:
-            return digest_of(request, replace(other, lists=facts.lists))
+    for other_facts in facts.others:
+        if request.model in other_facts.model_names:
+            return digest_of(request, replace(other_facts, lists=facts.lists))
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
-    prompts, wanted = prompts.casefold(), request.lora_weights
+    prompts, lora_weights = prompts.casefold(), request.lora_weights
     named: list[Any] = [
         [getattr(facts, name) for name in _DRAWN_WITH],
-        {lora.name: lora.digest for lora in facts.loras if lora.name in wanted},
-        {each.name: each.digest for each in facts.embeddings if each.name.casefold() in prompts},
+        {lora.name: lora.digest for lora in facts.loras if lora.name in lora_weights},
+        {
+            embedding.name: embedding.digest
+            for embedding in facts.embeddings
+            if embedding.name.casefold() in prompts
+        },
     ]
     if request.prompt_syntax == A1111 and "__" in prompts:
         named.append(facts.lists)
     if request.model:
-        own = (model.digest for model in facts.models if model.name == request.model)
-        named.append([request.model, *own])
+        digests = (model.digest for model in facts.models if model.name == request.model)
+        named.append([request.model, *digests])
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
 
@@ -358,24 +366,32 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
     """
     if not instances:
         return facts
-    more = dict.fromkeys(size for one in instances for size in one.more_sizes)
-    coming = dict.fromkeys(size for one in instances for size in one.coming_sizes)
-    first, *others = (one.embeddings for one in instances)
+    more = dict.fromkeys(size for instance in instances for size in instance.more_sizes)
+    coming = dict.fromkeys(size for instance in instances for size in instance.coming_sizes)
+    first_embeddings, *other_embeddings = (instance.embeddings for instance in instances)
     return replace(
         facts,
         more_sizes=tuple(more),
         coming_sizes=tuple(size for size in coming if size not in more),
-        loras=_by_name((each for one in instances for each in one.loras), "doubled"),
-        embeddings=tuple(one for one in first if all(one in other for other in others)),
+        loras=_by_name((lora for instance in instances for lora in instance.loras), "doubled"),
+        embeddings=tuple(
+            embedding
+            for embedding in first_embeddings
+            if all(embedding in embeddings for embeddings in other_embeddings)
+        ),
         lists=instances[0].lists,
-        models=_by_name((each for one in instances for each in one.models), "fault"),
-        others=_by_name((each for one in instances for each in one.others), "fault"),
-        live=all(one.live for one in instances),
+        models=_by_name((model for instance in instances for model in instance.models), "fault"),
+        others=_by_name(
+            (other_facts for instance in instances for other_facts in instance.others), "fault"
+        ),
+        live=all(instance.live for instance in instances),
     )
 
 
-def _by_name(described: Iterable[Any], fault: str) -> tuple[Any, ...]:
+def _by_name(descriptions: Iterable[Any], fault: str) -> tuple[Any, ...]:
     """Sort descriptions by name; of those with one name, keep the first one without a fault."""
-    usable_first = sorted(described, key=lambda each: bool(getattr(each, fault, False)))
-    by_name = {each.name: each for each in reversed(usable_first)}
+    usable_first = sorted(
+        descriptions, key=lambda description: bool(getattr(description, fault, False))
+    )
+    by_name = {description.name: description for description in reversed(usable_first)}
     return tuple(by_name[name] for name in sorted(by_name))

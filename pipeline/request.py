@@ -432,7 +432,7 @@ def effective(values: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in values.items()
         if not (SETTINGS[name].optional and is_default(name))
-        and not ((other := SETTINGS[name].part_of) and is_default(other))
+        and not ((parent := SETTINGS[name].part_of) and is_default(parent))
     }
 
 
@@ -444,9 +444,12 @@ def with_own_names(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     scheduler, sigma_schedule = values.get("scheduler"), values.get("sigma_schedule")
     name, contained = find_scheduler(scheduler) if isinstance(scheduler, str) else (None, None)
-    given = find_sigma_schedule(sigma_schedule) if isinstance(sigma_schedule, str) else None
-    found = {"scheduler": name, "sigma_schedule": given or (None if sigma_schedule else contained)}
-    return {**values, **{key: value for key, value in found.items() if value}}
+    schedule = find_sigma_schedule(sigma_schedule) if isinstance(sigma_schedule, str) else None
+    names = {
+        "scheduler": name,
+        "sigma_schedule": schedule or (None if sigma_schedule else contained),
+    }
+    return {**values, **{key: value for key, value in names.items() if value}}
 
 
 @dataclass(frozen=True)
@@ -457,22 +460,22 @@ class Misfit:
         setting: the setting that cannot be used.
         value: its value.
         other: the other setting.
-        its: the value of the other setting, or the model's own.
+        other_value: the value of the other setting, or the model's own.
         choices: values of `other` with which it could be used; empty if it must be left out.
     """
 
     setting: Setting
     value: Any
     other: Setting
-    its: Any
+    other_value: Any
     choices: Sequence[str] = ()
 
     def __str__(self) -> str:
-        one, other = self.setting.name, self.other.name
+        name, other = self.setting.name, self.other.name
         if not self.choices:
-            return f"{one} and {other} cannot be used together; leave one of them out"
+            return f"{name} and {other} cannot be used together; leave one of them out"
         right = f"leave it out, or set {other} to {' or '.join(map(repr, self.choices))}"
-        return f"{one} is {self.value!r}, which {other} {self.its!r} cannot use; {right}"
+        return f"{name} is {self.value!r}, which {other} {self.other_value!r} cannot use; {right}"
 
 
 def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
@@ -489,8 +492,8 @@ def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
         value = getattr(request, name)
         if is_taken or value in (SETTINGS[name].default, DEFAULT_SIGMAS):
             continue
-        others = [other for other, own in SCHEDULERS.items() if own.options[name]]
-        yield Misfit(SETTINGS[name], value, SETTINGS["scheduler"], used, others)
+        choices = [key for key, scheduler in SCHEDULERS.items() if scheduler.options[name]]
+        yield Misfit(SETTINGS[name], value, SETTINGS["scheduler"], used, choices)
     if request.timesteps and request.sigma_schedule not in ("", DEFAULT_SIGMAS):
         spaced = SETTINGS["sigma_schedule"], request.sigma_schedule
         yield Misfit(SETTINGS["timesteps"], request.timesteps, *spaced)

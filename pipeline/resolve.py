@@ -71,9 +71,9 @@ def second_run(request: R) -> R:
     Prompts that change go on where the first run ended. A recipe's or a model's own number of
     steps is the second run's too, unless the request has another.
     """
-    own = request.enlarge_steps
+    enlarge_steps = request.enlarge_steps
     later = partial(after_run, syntax=request.prompt_syntax, steps=request.steps)
-    steps = {} if own is None else {"num_inference_steps": own, "timesteps": ""}
+    steps = {} if enlarge_steps is None else {"num_inference_steps": enlarge_steps, "timesteps": ""}
     return dataclasses.replace(
         request,
         prompt=_mapped(later, request.prompt),

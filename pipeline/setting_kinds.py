@@ -184,10 +184,10 @@ class Whole(Number):
     unavailable: Literal["out_of_range", "no_step_cache"] = "out_of_range"
 
     def for_model(self, model: object) -> Self:
-        own = super().for_model(model)
+        setting = super().for_model(model)
         if not self.model_high:
-            return own
-        return dataclasses.replace(own, high=getattr(model, self.model_high))
+            return setting
+        return dataclasses.replace(setting, high=getattr(model, self.model_high))
 
     def fault(self, value: Any) -> "Fault | None":
         if not _is_number(value) or not abs(value) < math.inf:
@@ -215,9 +215,9 @@ class OwnNumber(Number):
     is_missing: bool = False
 
     def for_model(self, model: object) -> Self:
-        own = super().for_model(model)
+        setting = super().for_model(model)
         is_missing = self.needs != "" and getattr(model, self.needs) is None
-        return dataclasses.replace(own, is_missing=is_missing)
+        return dataclasses.replace(setting, is_missing=is_missing)
 
     @property
     def absent_note(self) -> str:
@@ -294,8 +294,8 @@ class Choice(Setting):
         return "" if self.default else self.note
 
     def for_model(self, model: object) -> Self:
-        own = getattr(model, self.model_choices) if self.model_choices else self.choices
-        return dataclasses.replace(self, choices=own)
+        choices = getattr(model, self.model_choices) if self.model_choices else self.choices
+        return dataclasses.replace(self, choices=choices)
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -470,8 +470,8 @@ def parse_variations(text: str) -> list[tuple[int, float]]:
     """
     if re.fullmatch(VARIATIONS, text) is None:
         raise ValueError(f"{text!r} is no list of variations")
-    found = [each.split(":") for each in text.split(",") if each]
-    variations = [(int(seed), float(strength)) for seed, strength in found]
+    pairs = [entry.split(":") for entry in text.split(",") if entry]
+    variations = [(int(seed), float(strength)) for seed, strength in pairs]
     if any(seed > MAX_SEED or strength > 1 for seed, strength in variations):
         raise ValueError(f"{text!r} has a seed or a strength that is too large")
     return variations
@@ -485,7 +485,7 @@ def parse_timesteps(text: str) -> list[int]:
     """
     if text and _TIMESTEPS.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no list of timesteps")
-    timesteps = [int(each) for each in text.split(",") if each]
+    timesteps = [int(entry) for entry in text.split(",") if entry]
     if any(before <= after for before, after in pairwise(timesteps)):
         raise ValueError(f"{text!r} does not fall")
     return timesteps

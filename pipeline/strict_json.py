@@ -106,10 +106,10 @@ class StrictJson:
 
     def sizes_per_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
         """Return one integer from 1 to `LARGEST` per block; the file has one for all, or a list."""
-        given = self.values.get(key)
+        stated_value = self.values.get(key)
         values = self.per_block(key, blocks, default)
         if not all(type(value) is int and 1 <= value <= LARGEST for value in values):
-            raise self.error(key, given, f"integers from 1 to {LARGEST}")
+            raise self.error(key, stated_value, f"integers from 1 to {LARGEST}")
         return values
 
     def one_of(self, key: str, allowed: Sequence[Any], default: Any = ...) -> Any:

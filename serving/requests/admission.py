@@ -192,7 +192,7 @@ def _misfit(misfit: Misfit) -> RequestError:
         field,
         value=str(misfit.value),
         other=other,
-        its=str(misfit.its),
+        its=str(misfit.other_value),
         choices=list(misfit.choices),
     )
 
