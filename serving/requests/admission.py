@@ -143,9 +143,9 @@ def check_input(request: Request, facts: Facts) -> None:
         raise _wrong(Code.MASK_NEEDED, "image" if request.image is None else "mask")
     if facts.needs_image and request.image is None:
         raise _wrong(Code.IMAGE_NEEDED, "image")
-    for field, other in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
-        if getattr(request, field) is not None and getattr(request, other) is None:
-            raise _wrong(Code.WITHOUT, field, other=other)
+    for field, required_field in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
+        if getattr(request, field) is not None and getattr(request, required_field) is None:
+            raise _wrong(Code.WITHOUT, field, other=required_field)
     if facts.needs_mask and request.enlarge:
         raise _wrong(Code.ONE_OF_TWO, "enlarge", other="mask")
     for field, (steps, share) in zip(("strength", "enlarge_strength"), request.runs, strict=False):
@@ -184,14 +184,14 @@ def check_named(request: Request, facts: Facts) -> None:
 
 
 def _misfit(misfit: Misfit) -> RequestError:
-    field, other = misfit.setting.name, misfit.other.name
+    field, other_field = misfit.setting.name, misfit.other.name
     if not misfit.choices:
-        return _wrong(Code.ONE_OF_TWO, field, other=other)
+        return _wrong(Code.ONE_OF_TWO, field, other=other_field)
     return _wrong(
         Code.NOT_WITH,
         field,
         value=str(misfit.value),
-        other=other,
+        other=other_field,
         its=str(misfit.other_value),
         choices=list(misfit.choices),
     )

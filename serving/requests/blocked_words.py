@@ -13,7 +13,7 @@ _ALIKE = str.maketrans(
     "\u115f\u1160\u2800",
 )
 # Characters that are written for letters; 1 may be an i or an l.
-_WRITTEN_FOR = [str.maketrans("034571@$", f"oeast{one}as") for one in "il"]
+_WRITTEN_FOR = [str.maketrans("034571@$", f"oeast{letter}as") for letter in "il"]
 _WRITTEN = re.compile(r"[\w@$]+")  # a word that may have them
 # Three or more letters or digits that are written apart, such as "n.u.d.e".
 _APART = re.compile(r"(?<![^\W_])[^\W_]([\W_]{1,2})[^\W_](?:\1[^\W_])+(?![^\W_])")

@@ -68,7 +68,7 @@ class Inputs:
         # One thread bounds the memory, and leaves processors to the drawing.
         self._thread = Workers(1, MOST_OPENING, MOST_OPENING_EACH, Code.TOO_MANY_UPLOADS)
 
-    async def added(self, request: Request, given: Input, facts: Facts) -> Request:
+    async def added(self, request: Request, files: Input, facts: Facts) -> Request:
         """Return a request with the pictures that a client gave.
 
         All its fields are checked first, because they cost nothing.
@@ -76,13 +76,13 @@ class Inputs:
         Raises:
             RequestError: if a field or a file cannot be used, or too many are being opened.
         """
-        if given.image is None:
-            if given.mask is not None:
+        if files.image is None:
+            if files.mask is not None:
                 raise _wrong(Code.WITHOUT, "mask", other="image")
             return request
-        check_fields(expand(_with_any_files(request, given), facts), facts)
+        check_fields(expand(_with_any_files(request, files), facts), facts)
         sizes = (request.size,) if request.size else facts.for_model(request.model).sizes
-        work = partial(_opened, request, given, sizes if given.any_size else sizes[:1])
+        work = partial(_opened, request, files, sizes if files.any_size else sizes[:1])
         try:
             return await self._thread.run(request.address, work)
         except RequestError as error:
@@ -95,29 +95,29 @@ _SHARED = RunVar[Inputs]("inputs")
 
 def shared() -> Inputs:
     """Return the `Inputs` of this event loop, which the page and all APIs share."""
-    if (found := _SHARED.get(None)) is None:
-        _SHARED.set(found := Inputs())
-    return found
+    if (loop_inputs := _SHARED.get(None)) is None:
+        _SHARED.set(loop_inputs := Inputs())
+    return loop_inputs
 
 
-def _with_any_files(request: Request, given: Input) -> Request:
+def _with_any_files(request: Request, files: Input) -> Request:
     """Return a request with an image, and with a mask if the files may have one.
 
     A strength that is left out may become any, once the files are known.
     """
-    has_mask = given.mask is not None or given.redrawn == "transparent"
+    has_mask = files.mask is not None or files.redrawn == "transparent"
     strength = 1.0 if request.strength is None else request.strength
     return replace(request, image=b"", mask=b"" if has_mask else None, strength=strength)
 
 
-def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
+def _opened(request: Request, files: Input, sizes: Sequence[Size]) -> Request:
     """Return a request with its pictures, in the one of `sizes` whose shape is the nearest."""
-    assert given.image is not None
-    picture = _open(given.image, "image")
-    mask = None if given.mask is None else _mask(given, picture.size)
-    size = min(sizes, key=lambda each: _unlikeness(each, picture.size))
-    if request.padding is None and given.frame != "crop":
-        fills = given.frame == "fill"
+    assert files.image is not None
+    picture = _open(files.image, "image")
+    mask = None if files.mask is None else _mask(files, picture.size)
+    size = min(sizes, key=lambda candidate: _unlikeness(candidate, picture.size))
+    if request.padding is None and files.frame != "crop":
+        fills = files.frame == "fill"
         picture = _framed(picture, size, Image.Resampling.LANCZOS, fills)
         mask = None if mask is None else _framed(mask, size, Image.Resampling.NEAREST, fills)
     if request.padding is None:
@@ -130,15 +130,15 @@ def _opened(request: Request, given: Input, sizes: Sequence[Size]) -> Request:
         if mask.getbbox() is None:
             raise _wrong(Code.EMPTY_MASK, "mask")
     pixels = np.asarray(_on_white(picture))
-    if mask is None and given.redrawn == "transparent":
+    if mask is None and files.redrawn == "transparent":
         mask = inputs.transparent_mask(picture)
         if mask is not None:
             pixels = inputs.spread(np.asarray(picture.convert("RGB")), np.asarray(mask))
-    elif mask is not None and given.spread:
+    elif mask is not None and files.spread:
         pixels = inputs.spread(pixels, np.asarray(mask))
     return replace(
         request,
-        size=request.size or (size if given.any_size else None),
+        size=request.size or (size if files.any_size else None),
         image=encode_png(pixels),
         mask=None if mask is None or mask.getbbox() is None else _written(mask),
     )
@@ -151,20 +151,20 @@ def _open(file: bytes, name: str) -> Image.Image:
         raise _wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
 
 
-def _mask(given: Input, size: Size) -> Image.Image:
+def _mask(files: Input, size: Size) -> Image.Image:
     """Return the given mask in mode "1", white where the picture is redrawn."""
-    assert given.mask is not None
-    mask = _open(given.mask, "mask")
+    assert files.mask is not None
+    mask = _open(files.mask, "mask")
     if mask.size != size:
-        value, expected = ("{}x{}".format(*each) for each in (mask.size, size))
+        value, expected = ("{}x{}".format(*shape) for shape in (mask.size, size))
         raise _wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
-    if given.redrawn == "transparent":
-        found = inputs.transparent_mask(mask) or Image.new("1", size)
-    elif given.redrawn == "opaque" and (hidden := inputs.transparent_mask(mask)):
-        found = ImageChops.invert(hidden)
+    if files.redrawn == "transparent":
+        redrawn_part = inputs.transparent_mask(mask) or Image.new("1", size)
+    elif files.redrawn == "opaque" and (hidden := inputs.transparent_mask(mask)):
+        redrawn_part = ImageChops.invert(hidden)
     else:
-        found = _on_white(mask).convert("L").point(_TO_WHITE, "1")
-    return ImageChops.invert(found) if given.inverted else found
+        redrawn_part = _on_white(mask).convert("L").point(_TO_WHITE, "1")
+    return ImageChops.invert(redrawn_part) if files.inverted else redrawn_part
 
 
 def _on_white(picture: Image.Image) -> Image.Image:
@@ -174,9 +174,9 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB")
 
 
-def _unlikeness(one: Size, other: Size) -> float:
+def _unlikeness(size: Size, other_size: Size) -> float:
     """Return how far the shapes of two sizes differ; 0 for equal shapes."""
-    return abs(np.log(one[0] * other[1] / (one[1] * other[0])))
+    return abs(np.log(size[0] * other_size[1] / (size[1] * other_size[0])))
 
 
 def _bounded(picture: Image.Image, by: Image.Resampling) -> Image.Image:
@@ -192,7 +192,7 @@ def _framed(picture: Image.Image, size: Size, by: Image.Resampling, fills: bool)
     """Return a picture or mask stretched to a size, or within it with its edges repeated."""
     if not fills:
         return picture.resize(size, by)
-    scale = min(wanted / side for wanted, side in zip(size, picture.size, strict=True))
+    scale = min(target / side for target, side in zip(size, picture.size, strict=True))
     width, height = (max(1, round(scale * side)) for side in picture.size)
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
     sides = (top, size[1] - height - top), (left, size[0] - width - left)

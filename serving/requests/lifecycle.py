@@ -276,7 +276,7 @@ class RequestLifecycle(ABC):
             if record.request.visitor == newest.visitor:
                 self._drop(record)
         for most, counts in ((MOST_LIVE_EACH, is_neighbour), (MOST_LIVE, lambda _: True)):
-            waiting = [each for each in self._live_under_way if each.started_at is None]
+            waiting = [record for record in self._live_under_way if record.started_at is None]
             too_many = list(filter(counts, waiting))[: 1 - most]
             for record in too_many:
                 self._drop(record)
@@ -381,7 +381,7 @@ class RequestLifecycle(ABC):
         while self._far_changed:
             await asyncio.sleep(FAR_TOLD_S)
             self._far_changed = False
-            announced = self._announced(lambda each: each in self._front)
+            announced = self._announced(lambda record: record in self._front)
             for number, _ in enumerate(announced, start=1):
                 if number % FRONT == 0:
                     await asyncio.sleep(FAR_PAUSE_S)
@@ -406,8 +406,8 @@ class RequestLifecycle(ABC):
             return self._pace.expect(0)
         drawn = [record for record in self._begun.values() if record.is_being_drawn]
         left = (
-            self._evaluations(each) * each.steps_left / max(1, each.request.drawn_steps)
-            for each in drawn
+            self._evaluations(record) * record.steps_left / max(1, record.request.drawn_steps)
+            for record in drawn
         )
         return self._pace.expect(min(left, default=0))
 

@@ -51,8 +51,8 @@ class RateLimits:
         Raises:
             RequestError: if the request exceeds a limit; it is then not counted.
         """
-        both = (self._addresses, request.address), (self._sessions, request.visitor)
-        concerned = [(buckets, key) for buckets, key in both if buckets and key]
+        pairs = (self._addresses, request.address), (self._sessions, request.visitor)
+        concerned = [(buckets, key) for buckets, key in pairs if buckets and key]
         wait_s = max((buckets.wait_s(key) for buckets, key in concerned), default=0.0)
         if wait_s > 0:
             message = Message(Code.TOO_MANY_REQUESTS, {"wait_s": wait_s})

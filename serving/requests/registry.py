@@ -141,10 +141,10 @@ class Registry:
         timer = asyncio.get_running_loop().call_later(self._limits.kept_s, self._forget, record)
         self._timers[record.request.id] = {"kept": timer}
         while len(self._results) > self._limits.kept:
-            self._forget(first_to_go((each, each.request.address, 1) for each in self._results))
+            self._forget(first_to_go((entry, entry.request.address, 1) for entry in self._results))
         while sum(self._results.values()) > self._limits.kept_bytes and len(self._results) > 1:
             older = list(self._results.items())[:-1]
-            self._forget(first_to_go((each, each.request.address, size) for each, size in older))
+            self._forget(first_to_go((entry, entry.request.address, size) for entry, size in older))
 
     def _forget(self, record: Record) -> None:
         if record in self._results:
