@@ -34,8 +34,8 @@ class ApiKeys:
             key = _password(key)
         digest = _digest(key.strip())
         # Compare with every key in constant time: the time of the answer must tell nothing.
-        known = [hmac.compare_digest(digest, one) for one in self._digests]
-        if scheme.lower() not in ("bearer", "basic") or not any(known):
+        matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._digests]
+        if scheme.lower() not in ("bearer", "basic") or not any(matches):
             raise RequestError(Message(Code.KEY_NEEDED), ErrorKind.UNAUTHORISED)
         return f"key {digest[:8].hex()}"
 

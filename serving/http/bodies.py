@@ -110,8 +110,8 @@ def description(kind: type[BaseModel]) -> dict[str, Any]:
     """Return the part of a route's OpenAPI description that tells of its body."""
     schema = kind.model_json_schema()
     properties = {
-        name: {"type": "string", "format": "binary"} if _is_file(each) else each
-        for name, each in schema["properties"].items()
+        name: {"type": "string", "format": "binary"} if _is_file(field) else field
+        for name, field in schema["properties"].items()
     }
     content = {
         "application/json": {"schema": schema},
@@ -121,7 +121,7 @@ def description(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _is_file(schema: dict[str, Any]) -> bool:
-    return any("contentEncoding" in each for each in (schema, *schema.get("anyOf", ())))
+    return any("contentEncoding" in variant for variant in (schema, *schema.get("anyOf", ())))
 
 
 async def read(sender: Request, kind: type[B]) -> B:
@@ -157,7 +157,7 @@ def _validated(kind: type[B], values: Any) -> B:
         return kind.model_validate(values)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
-        located = [{**each, "loc": ("body", *each["loc"])} for each in faults]
+        located = [{**fault, "loc": ("body", *fault["loc"])} for fault in faults]
         raise RequestValidationError(located) from None
 
 
@@ -192,17 +192,17 @@ async def _form_values(form: FormData, kind: type[BaseModel]) -> dict[str, Any]:
         parts = _PARTS.fullmatch(name)
         field, keys = parts.groups() if parts else (name, "")
         if isinstance(value, UploadFile):
-            found: Any = await value.read() if field in known else ""
+            content: Any = await value.read() if field in known else ""
         else:
-            found = _typed(value, known.get(field, {}), tokens)
+            content = _typed(value, known.get(field, {}), tokens)
         if (key := keys[1:-1]) and "[" not in key:
             values.setdefault(field, {})
             if isinstance(values[field], dict):
-                values[field][key] = found
+                values[field][key] = content
         elif keys:
-            values[field] = [*_listed(values.get(field, [])), found]
+            values[field] = [*_listed(values.get(field, [])), content]
         else:
-            values[field] = [*_listed(values[field]), found] if field in values else found
+            values[field] = [*_listed(values[field]), content] if field in values else content
     return values
 
 
@@ -221,7 +221,7 @@ def _typed(text: str, schema: dict[str, Any], tokens: JsonTokens) -> Any:
     Raises:
         RequestError: if the form has too many tokens of JSON, which `tokens` counts.
     """
-    possible = [each.get("type") for each in schema.get("anyOf", [schema])]
+    possible = [variant.get("type") for variant in schema.get("anyOf", [schema])]
     if "string" in possible and text:
         return text
     if not text:

@@ -115,10 +115,10 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         steps = body.num_inference_steps or generator.facts.num_inference_steps
         asked = body.prompt, body.prompt_syntax, steps
         reading = _read(generator, address_of(sender), *asked)
-        found, length = await while_connected(sender, reading)
+        explanation, length = await while_connected(sender, reading)
         if length is None:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
-        return asdict(length) | {"reading": _reading(found)}
+        return asdict(length) | {"reading": _reading(explanation)}
 
     @routes.get("/loras/{name}/picture", response_class=Response)
     async def picture(name: str) -> Response:
@@ -131,10 +131,10 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         return await pictured("models", name)
 
     async def pictured(kind: Pictured, name: str) -> Response:
-        found = await generator.thumbnail(kind, name)
-        if found is None:
+        thumbnail = await generator.thumbnail(kind, name)
+        if thumbnail is None:
             raise HTTPException(404)
-        return Response(found, media_type="image/webp")
+        return Response(thumbnail, media_type="image/webp")
 
     @routes.get("/model")
     async def model() -> dict[str, Any]:
@@ -150,22 +150,24 @@ async def _read(
     """Return how a prompt is read and how long it is, as soon as it is the address's turn."""
     workers = readers.of_prompts()
     try:
-        found = await workers.run(address, partial(explain, prompt, syntax, steps))
+        explanation = await workers.run(address, partial(explain, prompt, syntax, steps))
     except InputError as error:
         raise RequestError(untranslated(str(error))) from error
     async with workers.turn(address):
-        return found, await generator.measure(prompt, syntax, steps)
+        return explanation, await generator.measure(prompt, syntax, steps)
 
 
-def _reading(found: Explanation) -> dict[str, Any]:
+def _reading(explanation: Explanation) -> dict[str, Any]:
     texts = [
         {
             "steps": text.steps,
-            "fragments": [[each._asdict() for each in section] for section in text.sections],
+            "fragments": [
+                [fragment._asdict() for fragment in section] for section in text.sections
+            ],
         }
-        for text in found.texts
+        for text in explanation.texts
     ]
-    return {"texts": texts, "loras": found.loras, "lists": found.lists}
+    return {"texts": texts, "loras": explanation.loras, "lists": explanation.lists}
 
 
 async def _stream(

@@ -154,13 +154,13 @@ class SmallBodies:
 
         try:
             try:
-                given = receive_small if _is_form(scope) else await _counted(receive_small)
+                receive_body = receive_small if _is_form(scope) else await _counted(receive_small)
             except RequestError as error:
                 await errors.refusal(error, scope)(scope, receive, send)
             except HTTPException:
                 await errors.too_large(most, scope)(scope, receive, send)
             else:
-                await self._app({**scope, _SHARE: share}, given, send)
+                await self._app({**scope, _SHARE: share}, receive_body, send)
         finally:
             share.give_back()
 

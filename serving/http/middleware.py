@@ -35,7 +35,7 @@ class GuardedRoutes:
             return
         if scope["type"] == "http":
             # With this header a client could tell Gradio what the page's own address is.
-            headers = [each for each in scope["headers"] if each[0] != b"x-gradio-server"]
+            headers = [header for header in scope["headers"] if header[0] != b"x-gradio-server"]
             scope = {**scope, "headers": headers, "query_string": _query_of_one_page(scope)}
         await self._app(scope, receive, send)
 

@@ -107,8 +107,8 @@ class CheckedRequests:
         # Browsers send this header over HTTPS and to localhost, and proxies do not change it.
         if headers.get("sec-fetch-site") == "same-origin":
             return
-        own = (headers.get("host"), headers.get("x-forwarded-host"))
-        if "sec-fetch-site" in headers or origin.partition("://")[2] not in own:
+        hosts = (headers.get("host"), headers.get("x-forwarded-host"))
+        if "sec-fetch-site" in headers or origin.partition("://")[2] not in hosts:
             raise RequestError(Message(Code.WRONG_ORIGIN), ErrorKind.FORBIDDEN)
 
 

@@ -35,12 +35,12 @@ def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:
     Raises:
         RequestError: if a list of texts does not have one for each picture.
     """
-    each = {  # the texts that differ from picture to picture
+    texts_by_field = {  # the texts that differ from picture to picture
         field: texts
         for field in ("prompt", "negative_prompt")
         if isinstance(texts := getattr(request, field), tuple)
     }
-    for field, texts in each.items():
+    for field, texts in texts_by_field.items():
         if len(texts) != images:
             params = {"field": field, "count": len(texts), "images": images}
             raise RequestError(Message(Code.WRONG_COUNT, params), field=field)
@@ -54,7 +54,7 @@ def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:
             images=min(at_once, images - first),
             previews=request.previews and first == 0,
             **{name: values[name] for name in seeds},
-            **{field: texts[part] for field, texts in each.items()},
+            **{field: texts[part] for field, texts in texts_by_field.items()},
         )
 
 

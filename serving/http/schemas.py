@@ -126,9 +126,9 @@ class FromPictureBody(Body):
 
     def take_input(self) -> Input:
         """Return the files, which the body does not keep."""
-        found = Input(self.image, self.mask)
+        files = Input(self.image, self.mask)
         self.image = self.mask = None
-        return found
+        return files
 
 
 class GenerateBody(FromPictureBody):
@@ -173,7 +173,7 @@ class LengthBody(BaseModel):
     )
 
 
-def to_request(body: Body, facts: Facts, *, visitor: str, address: str, **others: Any) -> Request:
+def to_request(body: Body, facts: Facts, *, visitor: str, address: str, **fields: Any) -> Request:
     """Return the request of a body; a seed that is None is chosen at random."""
     values = {}
     for name, setting in SETTINGS.items():
@@ -183,7 +183,7 @@ def to_request(body: Body, facts: Facts, *, visitor: str, address: str, **others
         if isinstance(setting, Timesteps):
             value = ",".join(map(str, value or ()))  # `admission` checks their order
         values[name] = setting.absent_value() if value is None else _frozen(value)
-    return Request(**with_own_names(values), visitor=visitor, address=address, **others)
+    return Request(**with_own_names(values), visitor=visitor, address=address, **fields)
 
 
 def generate_fields(body: GenerateBody) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def from_request(request: Request) -> dict[str, Any]:
 
     Settings that change nothing are left out, because older instances may not know them.
     """
-    fields = {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
+    fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
     del fields["visitor"], fields["address"], fields["digest"]
     for name in ("image", "mask"):
         file = fields.pop(name)
@@ -229,7 +229,7 @@ def from_event(event: Event) -> tuple[str, dict[str, Any]]:
     if isinstance(event, Error):
         fields |= {"message": str(event.message), **asdict(event.message)}
     for name in _FILES & fields.keys():
-        fields[name] = _each(_encoded, fields[name])
+        fields[name] = _map_files(_encoded, fields[name])
     return _NAMES[type(event)], fields
 
 
@@ -244,8 +244,8 @@ def to_event(name: str, data: str) -> Event:
     fields = json.loads(data)
     if not isinstance(fields, dict):
         raise ValueError(f"the event {name!r} has no fields")
-    for each in _FILES & fields.keys():
-        fields[each] = _each(partial(base64.b64decode, validate=True), fields[each])
+    for field in _FILES & fields.keys():
+        fields[field] = _map_files(partial(base64.b64decode, validate=True), fields[field])
     if name == "error" and "message" in fields:
         code, params = fields.pop("code", None), fields.pop("params", None)
         fields["message"] = to_message(str(fields["message"]), code, params)
@@ -265,7 +265,7 @@ def to_message(text: str, code: object, params: object) -> Message:
     return message
 
 
-def _each(change: Callable[[Any], Any], files: Any) -> Any:
+def _map_files(change: Callable[[Any], Any], files: Any) -> Any:
     """Apply `change` to one file, or to each of several; return None for None."""
     if files is None:
         return None

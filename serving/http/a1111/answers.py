@@ -22,14 +22,14 @@ _FILES = {"init_images", "mask"}  # fields of bodies that no answer repeats
 
 
 def drawn(
-    body: DrawBody, asked: Asked, found: Sequence[Image], files: Sequence[bytes], timestamp: str
+    body: DrawBody, asked: Asked, images: Sequence[Image], files: Sequence[bytes], timestamp: str
 ) -> dict[str, Any]:
     """Return the answer to a call for pictures.
 
     Args:
         body: the body of the call.
         asked: the request that it stands for.
-        found: the pictures that were drawn.
+        images: the pictures that were drawn.
         files: their files.
         timestamp: the time at which the call began, as a text.
     """
@@ -38,25 +38,25 @@ def drawn(
     return {
         "images": [_encoded(file) for file in files] if body.send_images is not False else [],
         "parameters": parameters,
-        "info": json.dumps(_info(body, asked, found, timestamp)),
+        "info": json.dumps(_info(body, asked, images, timestamp)),
     }
 
 
-def _info(body: DrawBody, asked: Asked, found: Sequence[Image], timestamp: str) -> dict[str, Any]:
+def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str) -> dict[str, Any]:
     request, model = asked.request, asked.facts
-    settings = [metadata.Settings(**image.settings) for image in found]
+    settings = [metadata.Settings(**image.settings) for image in images]
     subseeds = [request.of_picture(index)["variation_seed"] for index in range(asked.images)]
     width, height = request.size or model.sizes[0]
     sampler = request.scheduler or model.scheduler
     return {
         "prompt": body.prompt or "",
-        "all_prompts": [each.prompt for each in settings],
+        "all_prompts": [picture_settings.prompt for picture_settings in settings],
         "negative_prompt": body.negative_prompt or "",
-        "all_negative_prompts": [each.negative_prompt for each in settings],
+        "all_negative_prompts": [picture_settings.negative_prompt for picture_settings in settings],
         "seed": request.seed,
-        "all_seeds": [image.seed for image in found],
+        "all_seeds": [image.seed for image in images],
         "subseed": request.variation_seed,
-        "all_subseeds": subseeds[: len(found)],
+        "all_subseeds": subseeds[: len(images)],
         "subseed_strength": request.variation_strength,
         "width": width,
         "height": height,
@@ -75,7 +75,7 @@ def _info(body: DrawBody, asked: Asked, found: Sequence[Image], timestamp: str) 
         "denoising_strength": body.denoising_strength,
         "extra_generation_params": {},
         "index_of_first_image": 0,
-        "infotexts": [metadata.to_text(each) for each in settings],
+        "infotexts": [metadata.to_text(picture_settings) for picture_settings in settings],
         "styles": [],
         "job_timestamp": timestamp,
         "clip_skip": 1,
@@ -125,8 +125,8 @@ def png_info(file: bytes) -> dict[str, Any]:
     prompt, negative_prompt, fields = metadata.split(text)
     width, by, height = fields.pop("Size", "").partition("x")
     sizes = {"Size-1": width, "Size-2": height} if by else {}
-    given = {"Prompt": prompt, "Negative prompt": negative_prompt} | fields | sizes
-    return {"info": text, "items": {}, "parameters": given}
+    parameters = {"Prompt": prompt, "Negative prompt": negative_prompt} | fields | sizes
+    return {"info": text, "items": {}, "parameters": parameters}
 
 
 def _encoded(file: bytes) -> str:

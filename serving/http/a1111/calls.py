@@ -70,8 +70,8 @@ class DrawCalls:
         begun: list[Request] = []
         while files:
             begun.append(await inputs.shared().added(request, files.pop(0), asked.facts))
-            left = sum(len(each.image or b"") for each in files)
-            count_body(sender.scope, left + sum(each.input_bytes for each in begun))
+            left = sum(len(file.image or b"") for file in files)
+            count_body(sender.scope, left + sum(part.input_bytes for part in begun))
         return begun
 
     def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
@@ -94,15 +94,15 @@ class DrawCalls:
         if asked.ignored:
             names = ", ".join(loggable(asked.ignored))
             log.info("Ignored in a call of %s: %s", kind, names, extra=log_fields(parts[0]))
-        found: list[Image] = []
+        images: list[Image] = []
         with self.jobs.begun(self._keys.visitor(sender), Job(kind, len(parts))) as job:
             for part in parts:
                 if job.interrupted:
                     break
-                found += await self._drawn(job, asked, part)
+                images += await self._drawn(job, asked, part)
             output = Format(asked.output, asked.quality, self._encoder, "samples_format")
-            files = [await output.encode(each.png) for each in found]
-        return answers.drawn(body, asked, found, files, job.timestamp)
+            files = [await output.encode(image.png) for image in images]
+        return answers.drawn(body, asked, images, files, job.timestamp)
 
     async def _drawn(self, job: Job, asked: Asked, request: Request) -> list[Image]:
         """Draw one request; return the pictures that are finished when it ends or is stopped.
@@ -111,7 +111,7 @@ class DrawCalls:
             RequestError: if it is refused, or ends in another way.
         """
         job.begin(request.id)
-        found: dict[int, Image] = {}
+        images: dict[int, Image] = {}
         if job.done:  # a failure would lose the pictures already drawn
             followed = await admitted(self._generator, request, asked.facts)
         else:
@@ -123,8 +123,8 @@ class DrawCalls:
             async for event in events:
                 job.note(event)
                 if isinstance(event, Image):
-                    found[event.index] = event
+                    images[event.index] = event
                 elif isinstance(event, Error) and not (job.interrupted or job.skipped):
                     raise as_refusal(event)
         job.end()
-        return [found[index] for index in sorted(found)]
+        return [images[index] for index in sorted(images)]

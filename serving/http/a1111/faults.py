@@ -65,8 +65,9 @@ def _problem(status: int, name: str, detail: str, text: str) -> JSONResponse:
 def _not_valid(error: RequestValidationError) -> JSONResponse:
     """Return FastAPI's own answer to a wrong body, without the values sent."""
     faults = [
-        {key: each[key] for key in ("type", "loc", "msg")} for each in error.errors()[:MOST_FAULTS]
+        {key: fault[key] for key in ("type", "loc", "msg")}
+        for fault in error.errors()[:MOST_FAULTS]
     ]
-    for each in faults:
-        each["loc"] = [part if isinstance(part, int) else str(part)[:40] for part in each["loc"]]
+    for fault in faults:
+        fault["loc"] = [part if isinstance(part, int) else str(part)[:40] for part in fault["loc"]]
     return JSONResponse({"detail": faults}, 422)

@@ -76,19 +76,19 @@ class Jobs:
     @contextmanager
     def begun(self, visitor: str, job: Job) -> Iterator[Job]:
         """Have a job among those of a visitor until the block ends."""
-        mine = self._jobs.setdefault(visitor, [])
-        mine.append(job)
+        jobs = self._jobs.setdefault(visitor, [])
+        jobs.append(job)
         try:
             yield job
         finally:
-            mine.remove(job)
-            if not mine:
+            jobs.remove(job)
+            if not jobs:
                 del self._jobs[visitor]
 
     def current(self, visitor: str) -> Job | None:
         """Return a visitor's oldest job, as AUTOMATIC1111 draws one after the other."""
-        mine = self._jobs.get(visitor)
-        return mine[0] if mine else None
+        jobs = self._jobs.get(visitor)
+        return jobs[0] if jobs else None
 
     def interrupt(self, visitor: str) -> None:
         """Stop a visitor's current job, if there is one."""

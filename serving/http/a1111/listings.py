@@ -80,8 +80,8 @@ def embeddings(facts: Facts) -> dict[str, Any]:
     """Return the textual inversions that prompts can name; what they were trained on is unknown."""
     training = {"step": None, "sd_checkpoint": None, "sd_checkpoint_name": None}
     loaded = {
-        each.name: {**training, "shape": each.width, "vectors": each.vectors}
-        for each in facts.embeddings
+        embedding.name: {**training, "shape": embedding.width, "vectors": embedding.vectors}
+        for embedding in facts.embeddings
     }
     return {"loaded": loaded, "skipped": {}}
 
@@ -104,17 +104,17 @@ def options(facts: Facts) -> dict[str, Any]:
     }
 
 
-def check_options(given: Mapping[str, Any], facts: Facts) -> None:
+def check_options(values: Mapping[str, Any], facts: Facts) -> None:
     """Check that a client sets options to the values that they have.
 
     Raises:
         PythonError: if it does not; as in AUTOMATIC1111 with --freeze-settings.
     """
     known = options(facts)
-    name = given.get("sd_model_checkpoint")
+    name = values.get("sd_model_checkpoint")
     if name not in (None, facts.name):
         raise PythonError("RuntimeError", f"model {str(name)[:200]!r} not found")
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in known:
             raise PythonError("KeyError", repr(key[:200]))
         if value != known[key]:

@@ -78,8 +78,8 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
     ignored = [*body.ignored, *(f"override_settings.{name}" for name in override)]
 
     values = {name: setting.absent_value() for name, setting in SETTINGS.items()}
-    given = {ours: getattr(body, theirs) for theirs, ours in bodies.SETTINGS.items()}
-    values |= {name: value for name, value in given.items() if not _is_absent(name, value)}
+    settings = {name: getattr(body, field) for field, name in bodies.SETTINGS.items()}
+    values |= {name: value for name, value in settings.items() if not _is_absent(name, value)}
     values["prompt_syntax"] = A1111
     # AUTOMATIC1111 draws without LoRAs that it does not have, and says so.
     known = {lora.name for lora in facts.loras}
@@ -125,7 +125,7 @@ def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]
         raise HTTPException(404, "Init image not found")
     padding = body.inpaint_full_res_padding or 0 if mask and body.inpaint_full_res else None
     fill = body.inpainting_fill or _FILL
-    found = [
+    pictures = [
         Input(
             file,
             mask,
@@ -137,14 +137,14 @@ def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]
         for file in files
     ]
     ignored = ["inpainting_fill"] if mask and fill not in (_FILL, _ORIGINAL) else []
-    return found, {"strength": _strength(body), "padding": padding}, ignored
+    return pictures, {"strength": _strength(body), "padding": padding}, ignored
 
 
-def single(request: Request, index: int, **others: Any) -> Request:
+def single(request: Request, index: int, **changes: Any) -> Request:
     """Return a request for one picture of another request, which is the same picture."""
     values = request.of_picture(index)
     seeds = {name: values[name] for name, kind in SETTINGS.items() if isinstance(kind, Seed)}
-    return replace(request, **{"id": new_id(), "images": 1} | seeds | others)
+    return replace(request, **{"id": new_id(), "images": 1} | seeds | changes)
 
 
 def _refined(body: DrawBody, facts: Facts) -> tuple[float | None, list[str]]:
@@ -168,9 +168,9 @@ def _refuse_scripts(body: DrawBody) -> None:
 
 
 def _format(name: Any) -> Literal["png", "jpeg", "webp"]:
-    if (found := _FORMATS.get(str(name).lower())) is None:
+    if (output_format := _FORMATS.get(str(name).lower())) is None:
         raise HTTPException(500, "Invalid image format")
-    return found
+    return output_format
 
 
 def _quality(value: Any) -> int:
@@ -208,9 +208,9 @@ def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], list[str]]:
         automatic = contained or _AUTOMATIC.get(scheduler, "")
         chosen = automatic if automatic in facts.sigma_schedules else ""
         return {"scheduler": scheduler, "sigma_schedule": chosen}, []
-    found = find_sigma_schedule(schedule)
-    settings = {"scheduler": scheduler, "sigma_schedule": found or contained or ""}
-    return settings, [] if found in SCHEDULE_TYPES else ["scheduler"]
+    sigma_schedule = find_sigma_schedule(schedule)
+    settings = {"scheduler": scheduler, "sigma_schedule": sigma_schedule or contained or ""}
+    return settings, [] if sigma_schedule in SCHEDULE_TYPES else ["scheduler"]
 
 
 def _strength(body: DrawBody) -> float:

@@ -75,8 +75,8 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         return JSONResponse(None)
 
     @routes.post("/options")
-    async def set_options(given: dict[str, Any]) -> JSONResponse:
-        listings.check_options(given, generator.facts)
+    async def set_options(values: dict[str, Any]) -> JSONResponse:
+        listings.check_options(values, generator.facts)
         return JSONResponse(None)
 
     @routes.post("/interrogate")

@@ -19,12 +19,12 @@ COMMENT_S = 15.0
 
 async def finished(followed: AsyncGenerator[Event], output: Format) -> list[bytes]:
     """Return the files of all pictures, in order."""
-    found: dict[int, bytes] = {}
+    files: dict[int, bytes] = {}
     async with aclosing(followed) as events:
         async for event in events:
             if isinstance(event, Image):
-                found[event.index] = await output.encode(event.png)
-    return [found[index] for index in sorted(found)]
+                files[event.index] = await output.encode(event.png)
+    return [files[index] for index in sorted(files)]
 
 
 async def never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
@@ -82,9 +82,9 @@ async def stream(
         yield format_sse_event(data_str="[DONE]")
 
 
-def _sse(kind: str, file: bytes, common: dict[str, str], **others: Any) -> bytes:
+def _sse(kind: str, file: bytes, common: dict[str, str], **extra_fields: Any) -> bytes:
     fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **common}
-    return _event(kind, fields | others)
+    return _event(kind, fields | extra_fields)
 
 
 def _event(name: str, fields: dict[str, Any]) -> bytes:
@@ -106,12 +106,12 @@ def common_fields(size: tuple[int, int], output_format: str) -> dict[str, str]:
 
 
 def body(
-    found: Sequence[bytes],
+    files: Sequence[bytes],
     common: dict[str, str],
     addresses: Callable[[Sequence[bytes]], list[str]] | None,
 ) -> dict[str, Any]:
     """Return the JSON body with all files; `addresses` makes URLs of them, if wanted."""
-    data = [{"url": url} for url in addresses(found)] if addresses else [*map(_entry, found)]
+    data = [{"url": url} for url in addresses(files)] if addresses else [*map(_entry, files)]
     # OpenAI's types have no "auto" here.
     shared = {name: value for name, value in common.items() if name != "quality"}
     return {"created": int(time.time()), "data": data} | shared

@@ -97,9 +97,9 @@ class VariationBody(ImagesBody):
 
     def take_input(self) -> Input:
         """Return the picture, which the body does not keep."""
-        found = Input(self.image, any_size=True)
+        picture = Input(self.image, any_size=True)
         self.image = b""
-        return found
+        return picture
 
 
 class EditBody(VariationBody):
@@ -115,9 +115,9 @@ class EditBody(VariationBody):
 
     def take_input(self) -> Input:
         """Return the picture and its mask, which the body does not keep."""
-        found = Input(self.image, self.mask, "transparent", any_size=True)
+        picture = Input(self.image, self.mask, "transparent", any_size=True)
         self.image, self.mask = b"", None
-        return found
+        return picture
 
 
 HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annotation is Any]

@@ -97,5 +97,5 @@ class ImageCalls:
         if body.stream:
             stream = answers.stream(events, kind, common, output, body.partial_images or 0, urls)
             return StreamingResponse(answers.never_silent(stream), media_type="text/event-stream")
-        found = await while_connected(sender, answers.finished(events, output))
-        return JSONResponse(answers.body(found, common, urls))
+        files = await while_connected(sender, answers.finished(events, output))
+        return JSONResponse(answers.body(files, common, urls))

@@ -97,10 +97,13 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
 def _describe_model(name: str, facts: Facts, started_at: int) -> dict[str, Any]:
     """Return the fields that OpenAI's models have, and what else is known of a further one."""
-    every = (*facts.models, *(model for other in facts.others for model in other.models))
-    own = next((asdict(model) for model in every if model.name == name), {})
-    others = {field: own[field] for field in _DESCRIBED if own}
+    every = (
+        *facts.models,
+        *(model for other_facts in facts.others for model in other_facts.models),
+    )
+    description = next((asdict(model) for model in every if model.name == name), {})
+    known_fields = {field: description[field] for field in _DESCRIBED if description}
     owner, slash, _ = name.partition("/")
     owned_by = owner if slash else "local"
     model = {"id": name, "object": "model", "created": started_at, "owned_by": owned_by}
-    return model | others
+    return model | known_fields
