@@ -111,21 +111,21 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]
     if status != 200:
         raise BackendError(f"answers with status {status}, not 200", "refused")
     try:
-        found = _ANSWER.validate_json(content)
+        answer = _ANSWER.validate_json(content)
     except ValidationError as error:
         message = f"does not describe its model: {_describe(error)}"
         raise BackendError(message, "nonsense") from error
-    if found.load.stuck:  # its requests begin again elsewhere, as after a loss
+    if answer.load.stuck:  # its requests begin again elsewhere, as after a loss
         raise BackendError("has devices that stopped responding", "lost")
-    if not found.load.accepting:
+    if not answer.load.accepting:
         raise BackendError("accepts no requests at the moment", "stopping")
-    fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(Facts)}
-    return Facts(**fields), found.load
+    fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(Facts)}
+    return Facts(**fields), answer.load
 
 
 def _describe(error: ValidationError) -> str:
     """Describe in one line what is missing or wrong; older instances do not send every field."""
-    wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    wrong = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
     return ", ".join(wrong)[:200]
 
 

@@ -21,25 +21,25 @@ def check(event: Event, record: Record, facts: Facts) -> None:
     Raises:
         BackendError: if the event is not valid; the message says why.
     """
-    wanted = record.request.images or 1
+    num_images = record.request.images or 1
     steps = record.request.drawn_steps
     match event:
         case Step(done, total) if not 1 <= done <= total == steps:
             raise BackendError(f"has done {done} of {total} steps, not {steps}", "nonsense")
         case Image():
-            _check_image(event, record, wanted, facts)
+            _check_image(event, record, num_images, facts)
         case Preview(jpegs) if not (
-            1 <= len(jpegs) <= wanted and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
+            1 <= len(jpegs) <= num_images and all(jpeg.startswith(_JPEG) for jpeg in jpegs)
         ):
             raise BackendError("sends an invalid preview", "nonsense")
-        case Done() if record.images < wanted and not record.request.live:
-            raise BackendError(f"ends with {record.images} of {wanted} pictures", "nonsense")
+        case Done() if record.images < num_images and not record.request.live:
+            raise BackendError(f"ends with {record.images} of {num_images} pictures", "nonsense")
 
 
-def _check_image(image: Image, record: Record, wanted: int, facts: Facts) -> None:
+def _check_image(image: Image, record: Record, num_images: int, facts: Facts) -> None:
     """Check that a picture is one of this request's."""
     request = record.request
-    if not (0 <= image.index < wanted and image.png.startswith(_PNG)):
+    if not (0 <= image.index < num_images and image.png.startswith(_PNG)):
         raise BackendError(f"sends an invalid picture {image.index}", "nonsense")
     if not _may_be_unblurred(image, record):
         raise BackendError("sends an unblurred picture that was not asked for", "nonsense")
@@ -57,12 +57,12 @@ def _may_be_unblurred(image: Image, record: Record) -> bool:
     return unblurred is None or (record.request.unblurred and unblurred.startswith(_PNG))
 
 
-def _are_settings(found: dict[str, str | int | float | None]) -> bool:
+def _are_settings(settings: dict[str, str | int | float | None]) -> bool:
     """Return whether these are valid settings of a picture; an older instance may omit some."""
-    if any(isinstance(value, float) and not math.isfinite(value) for value in found.values()):
+    if any(isinstance(value, float) and not math.isfinite(value) for value in settings.values()):
         return False
     try:
-        read = _SETTINGS.validate_python(found)
+        read = _SETTINGS.validate_python(settings)
     except ValidationError:
         return False
-    return found.items() <= dataclasses.asdict(read).items()
+    return settings.items() <= dataclasses.asdict(read).items()

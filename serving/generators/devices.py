@@ -192,17 +192,17 @@ class Devices:
 
     def _looks(self, moved: Sequence[Progress]) -> dict[Drawing, dict[int, bytes]]:
         """Return the previews that are due, of drawings that moved."""
-        wanted = sum(each.previews is not None for each in self._followers.values())
+        count = sum(follower.previews is not None for follower in self._followers.values())
         looks: dict[Drawing, dict[int, bytes]] = {}
-        for drawing in [each.drawing for each in moved if not each.drawing.is_over]:
+        for drawing in [progress.drawing for progress in moved if not progress.drawing.is_over]:
             if (previews := self._followers[drawing].previews) is not None:
-                looks[drawing] = previews.make(partial(self._pipe.look, drawing), among=wanted)
+                looks[drawing] = previews.make(partial(self._pipe.look, drawing), among=count)
         return looks
 
     def _tell_all(
         self, moved: Sequence[Progress], looks: Mapping[Drawing, Mapping[int, bytes]]
     ) -> None:
-        have_moved = {each.drawing for each in moved}
+        have_moved = {progress.drawing for progress in moved}
         for drawing, follower in [*self._followers.items()]:
             if drawing in have_moved or drawing.vacated != follower.vacated:
                 self._tell(drawing, looks.get(drawing))

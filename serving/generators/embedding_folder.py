@@ -58,7 +58,7 @@ class EmbeddingFolder:
         return self._pipe.facts.embeddings
 
     def _note_pickles(self) -> None:
-        names = {each.name for each in self._path.glob("*") if each.suffix in PICKLE_SUFFIXES}
+        names = {file.name for file in self._path.glob("*") if file.suffix in PICKLE_SUFFIXES}
         if new := sorted(names - self._pickles)[:_MOST_NAMED]:
             log.warning(
                 "EMBEDDING_DIR has files other than .safetensors, which can run code and are never"

@@ -44,10 +44,10 @@ class Hashes:
             key, path = self._waiting.get()
             try:
                 with path.open("rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                    file_digest = hashlib.file_digest(file, "sha256").hexdigest()
                 self._known = {
                     known: digest
-                    for known, digest in (*self._known.items(), (key, found))
+                    for known, digest in (*self._known.items(), (key, file_digest))
                     if known == key or known.rsplit(" ", 3)[0] != str(path)
                 }
                 if self._kept is not None:
@@ -62,6 +62,6 @@ def _read(kept: Path | None) -> dict[str, str]:
     """Return the digests in a file; none if there is no such file, or it is damaged."""
     with suppress(OSError, TypeError, ValueError, RecursionError):
         if kept is not None and kept.stat().st_size <= _MOST:
-            found: Any = json.loads(kept.read_text())
-            return {key: value for key, value in dict(found).items() if isinstance(value, str)}
+            digests: Any = json.loads(kept.read_text())
+            return {key: value for key, value in dict(digests).items() if isinstance(value, str)}
     return {}

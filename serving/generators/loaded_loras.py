@@ -54,12 +54,12 @@ class LoadedLoras:
             RequestError: if one is not there, or its file cannot be used.
         """
         self._tidy()
-        wanted = set(names)
-        for name in sorted(wanted):
+        wanted_names = set(names)
+        for name in sorted(wanted_names):
             raise_if_cancelled(cancelled)
             self._load(name)
             self._loaded.move_to_end(name)
-        for name in [each for each in self._loaded if each not in wanted]:
+        for name in [name for name in self._loaded if name not in wanted_names]:
             if sum(file.stamp.size for file in self._loaded.values()) <= MOST_BYTES:
                 break
             self._unload(name)

@@ -226,7 +226,7 @@ class LocalGenerator(RequestLifecycle):
 
     @property
     def _slots_in_use(self) -> int:
-        return sum(each.in_slots for each in self._seated.values())
+        return sum(seated.in_slots for seated in self._seated.values())
 
     @property
     def _rules(self) -> Rules[Record]:
@@ -242,8 +242,8 @@ class LocalGenerator(RequestLifecycle):
 
     def _place(self, record: Record) -> bool:
         programs = self.facts.programs_of(record.request.model)
-        beside = (each for each in self._seated.values() if each.programs == programs)
-        if any(each.in_slots for each in beside) and not self._scheduler.suits(record):
+        peers = (peer for peer in self._seated.values() if peer.programs == programs)
+        if any(peer.in_slots for peer in peers) and not self._scheduler.suits(record):
             return False
         seated = self._seated.setdefault(record.request.id, Seated(programs=programs))
         seated.take_turn()
@@ -282,9 +282,9 @@ class LocalGenerator(RequestLifecycle):
         while True:
             await asyncio.sleep(again_s)
             try:
-                found = await asyncio.to_thread(describe)
-                if found != getattr(self.facts, field):
-                    self.facts = replace(self.facts, **{field: found})
+                contents = await asyncio.to_thread(describe)
+                if contents != getattr(self.facts, field):
+                    self.facts = replace(self.facts, **{field: contents})
             except Exception as error:  # the looks must go on
                 log.error("The %s cannot be listed", field, exc_info=error)
 
@@ -309,10 +309,10 @@ class LocalGenerator(RequestLifecycle):
         It is None if a measurement failed within the last `LIVE_AGAIN_S`.
         """
         if recipe not in self._live_s and time.monotonic() - self._live_failed_at >= LIVE_AGAIN_S:
-            wanted = Request("warm up", None, seed=0, live=True)
-            wanted = expand(wanted, replace(self.facts, live=True))
+            request = Request("warm up", None, seed=0, live=True)
+            request = expand(request, replace(self.facts, live=True))
             try:
-                tries = [await self._time(wanted) for _ in range(_LIVE_TRIES)]
+                tries = [await self._time(request) for _ in range(_LIVE_TRIES)]
             except Exception as error:  # the server draws without live pictures meanwhile
                 log.warning("A live picture cannot be drawn: %s", error)
                 self._live_failed_at = time.monotonic()
@@ -321,13 +321,13 @@ class LocalGenerator(RequestLifecycle):
                 log.info("A live picture takes %.2f s", self._live_s[recipe])
         return self._live_s.get(recipe)
 
-    async def _time(self, wanted: Request) -> float:
+    async def _time(self, request: Request) -> float:
         """Return the seconds that a request takes alone."""
         loop = asyncio.get_running_loop()
 
         def prepare() -> tuple[Drawing, float]:
             began = time.monotonic()
-            drawing = self._prepare(wanted, Seated())
+            drawing = self._prepare(request, Seated())
             return drawing, time.monotonic() - began
 
         drawing, prepared_s = await loop.run_in_executor(self._preparing, prepare)
@@ -348,7 +348,9 @@ class LocalGenerator(RequestLifecycle):
     async def _add_sizes(self) -> None:
         for size in self.facts.coming_sizes:
             ready = await self._add_size(*size)
-            coming = tuple(each for each in self.facts.coming_sizes if each != size)
+            coming = tuple(
+                coming_size for coming_size in self.facts.coming_sizes if coming_size != size
+            )
             more = (*self.facts.more_sizes, size) if ready else self.facts.more_sizes
             self.facts = replace(self.facts, more_sizes=more, coming_sizes=coming)
 
@@ -400,12 +402,12 @@ class LocalGenerator(RequestLifecycle):
         try:
             drawing = await loop.run_in_executor(self._preparing, self._prepare, request, seated)
         except Exception as error:
-            said = _error(request, error)
+            failure = _error(request, error)
             if seated.drawing is None:
-                seated.end(said)
+                seated.end(failure)
                 self._begin_next()
             else:  # others of its pictures may be under way
-                seated.error = said
+                seated.error = failure
                 self._stop(record)
             return
         # Previews are not screened, so there are none where pictures must be.
@@ -493,8 +495,8 @@ class LocalGenerator(RequestLifecycle):
             unblurred = self._reveal and record.request.unblurred
             images = await asyncio.gather(
                 *(
-                    asyncio.to_thread(encode, each, seeds[each.index], unblurred)
-                    for each in pictures
+                    asyncio.to_thread(encode, picture, seeds[picture.index], unblurred)
+                    for picture in pictures
                 )
             )
             if last is not None:
@@ -502,8 +504,10 @@ class LocalGenerator(RequestLifecycle):
             for image in images:
                 self._registry.publish(record, image)
             if seated.looks and not seated.is_over:
-                jpegs = [await asyncio.to_thread(small_jpeg_of, each.image) for each in pictures]
-                indices = [each.index for each in pictures]
+                jpegs = [
+                    await asyncio.to_thread(small_jpeg_of, picture.image) for picture in pictures
+                ]
+                indices = [picture.index for picture in pictures]
                 self._show(record, seated, dict(zip(indices, jpegs, strict=True)))
         finally:
             self._encoding -= len(pictures)

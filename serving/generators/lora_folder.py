@@ -80,9 +80,9 @@ class LoraFolder:
             self._described = {
                 name: self._description(name, file) for name, file in listing.files.items()
             }
-            found = _told_apart([lora for _, lora in self._described.values()])
+            loras = _told_apart([lora for _, lora in self._described.values()])
         doubled = [LoraFacts(name, name, doubled=paths) for name, paths in listing.doubled.items()]
-        return tuple(sorted([*found, *doubled], key=lambda lora: lora.name))
+        return tuple(sorted([*loras, *doubled], key=lambda lora: lora.name))
 
     def _description(self, name: str, file: File) -> tuple[File, LoraFacts]:
         known = self._described.get(name)
@@ -195,8 +195,8 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _title(header: Mapping[str, Any], infos: Iterable[Mapping[str, Any]]) -> str:
     names = [_mapping(info.get("model")).get("name") for info in infos]
-    found = (_line(each) for each in (*names, header.get("modelspec.title")))
-    return next(filter(None, found), "")
+    titles = (_line(title) for title in (*names, header.get("modelspec.title")))
+    return next(filter(None, titles), "")
 
 
 def _words(

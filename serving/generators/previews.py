@@ -34,7 +34,7 @@ class Previews:
         began = self._clock()
         if began < self._due:
             return {}
-        files = {index: jpeg_of(Pillow.fromarray(each)) for index, each in look().items()}
+        files = {index: jpeg_of(Pillow.fromarray(picture)) for index, picture in look().items()}
         ended = self._clock()
         self._due = ended + max(PAUSE_S, (ended - began) * among / SHARE)
         return files

@@ -80,7 +80,7 @@ class Backend:
     """One other instance.
 
     Attributes:
-        others: number of its requests at the last health check that were not sent from here.
+        other_requests: number of its requests from elsewhere, at the last health check.
         drawing: number of unfinished pictures of each request from here that it draws or will draw
             next, by the request's id.
         streams: time limit of each open stream of events, by the id of its request.
@@ -97,7 +97,7 @@ class Backend:
     url: str
     stays: bool = True
     healthy: bool = True
-    others: int = 0
+    other_requests: int = 0
     drawing: dict[str, int] = field(default_factory=dict)
     streams: dict[str, asyncio.Timeout] = field(default_factory=dict)
     resting: bool = False
@@ -205,7 +205,7 @@ class RemoteGenerator(RequestLifecycle):
         for backend in self._backends:
             listed = getattr(backend.facts, kind, ())
             if self._takes_new(backend) and any(
-                each.name == name and each.pictured for each in listed
+                entry.name == name and entry.pictured for entry in listed
             ):
                 return await fetch_thumbnail(self._client, backend.url, kind, name)
         return None
@@ -213,16 +213,18 @@ class RemoteGenerator(RequestLifecycle):
     @property
     def _slots(self) -> int:
         usable = [backend for backend in self._backends if self._takes_new(backend)]
-        slots = sum((one.facts or self.facts).images_per_request for one in usable)
+        slots = sum((backend.facts or self.facts).images_per_request for backend in usable)
         # Instances that get no new requests may still finish pictures; count these too.
-        others = sum(one.pictures for one in self._backends if not self._takes_new(one))
-        return slots + others if slots else 0
+        pictures = sum(
+            backend.pictures for backend in self._backends if not self._takes_new(backend)
+        )
+        return slots + pictures if slots else 0
 
     @property
     def _slots_in_use(self) -> int:
         return sum(
-            min(one.pictures, (one.facts or self.facts).images_per_request)
-            for one in self._backends
+            min(backend.pictures, (backend.facts or self.facts).images_per_request)
+            for backend in self._backends
         )
 
     def _takes_new(self, backend: Backend) -> bool:
@@ -281,8 +283,8 @@ class RemoteGenerator(RequestLifecycle):
                 continue
             if not self._goes_on(waiting.record):
                 waiting.backend.cancel()
-            elif found := self._find(waiting.record, waiting.tried, self._begun_with[request_id]):
-                waiting.backend.set_result(found)
+            elif backend := self._find(waiting.record, waiting.tried, self._begun_with[request_id]):
+                waiting.backend.set_result(backend)
         super()._begin_next()
 
     def _goes_on(self, record: Record) -> bool:
@@ -364,9 +366,9 @@ class RemoteGenerator(RequestLifecycle):
         then those with most room, and of these the one that was sent nothing for the longest time.
         """
 
-        def rank(one: Backend) -> tuple[int, bool, int, float]:
-            load = one.pictures + one.others
-            return tried.count(one), one.in_use != request.group, load, one.sent_at
+        def rank(backend: Backend) -> tuple[int, bool, int, float]:
+            load = backend.pictures + backend.other_requests
+            return tried.count(backend), backend.in_use != request.group, load, backend.sent_at
 
         digest = digest_of(request, facts)
         free = [backend for backend in self._backends if backend.draws(request, digest)]
@@ -473,13 +475,13 @@ class RemoteGenerator(RequestLifecycle):
             if backend.silent >= _LOOKS:
                 _give_up(backend)
             return
-        was_used, others = self._takes_new(backend), differences(model, self.facts)
+        was_used, difference = self._takes_new(backend), differences(model, self.facts)
         is_news = backend.facts is None or backend.agrees(self.facts)
         backend.healthy, backend.silent, backend.facts = True, 0, model
-        backend.others = max(0, load.waiting + load.running - len(backend.streams))
-        if others and is_news:
-            log.warning("%s is not used: it draws with %s", backend.url, others)
-        elif not was_used and not others:
+        backend.other_requests = max(0, load.waiting + load.running - len(backend.streams))
+        if difference and is_news:
+            log.warning("%s is not used: it draws with %s", backend.url, difference)
+        elif not was_used and not difference:
             log.info("%s is used again", backend.url)
 
     def _follow_most(self) -> None:
@@ -488,15 +490,21 @@ class RemoteGenerator(RequestLifecycle):
         If no instance has the current model any more, take over the most frequent one. An instance
         that is silent for the first time counts only for the current model.
         """
-        own = without_offers(self.facts)
-        known = [(each, without_offers(each.facts)) for each in self._backends if each.facts]
-        counts = Counter(model for each, model in known if each.healthy or model == own)
-        undecided = sum(each.undecided for each in self._backends)
+        current_model = without_offers(self.facts)
+        known = [
+            (backend, without_offers(backend.facts)) for backend in self._backends if backend.facts
+        ]
+        counts = Counter(
+            model for backend, model in known if backend.healthy or model == current_model
+        )
+        undecided = sum(backend.undecided for backend in self._backends)
         # A tie goes to a model that draws the same pictures, then to the one that comes first.
-        rank = {model: (count, not differences(model, own)) for model, count in counts.items()}
-        most = max(counts, key=lambda model: rank[model], default=own)
-        gone = own not in counts and not undecided
-        if most != own and (gone or 2 * counts[most] > counts.total() + undecided):
+        rank = {
+            model: (count, not differences(model, current_model)) for model, count in counts.items()
+        }
+        most = max(counts, key=lambda model: rank[model], default=current_model)
+        gone = current_model not in counts and not undecided
+        if most != current_model and (gone or 2 * counts[most] > counts.total() + undecided):
             self._take_over(most)
         self.facts = self._merged(self.facts)
         for record in list(self._scheduler):
@@ -509,8 +517,8 @@ class RemoteGenerator(RequestLifecycle):
         """Draw with another model from now on; end waiting requests that it cannot draw."""
         replaced, self.facts = self.facts, facts
         self.facts = self._merged(facts)
-        others = differences(facts, replaced) or "with other defaults"
-        log.warning("The instances have changed their model: %s", others)
+        difference = differences(facts, replaced) or "with other defaults"
+        log.warning("The instances have changed their model: %s", difference)
         self._observer.watch(self.facts, lambda: self.load)
         for record in list(self._scheduler):
             self._end_if_impossible(record)
@@ -518,7 +526,12 @@ class RemoteGenerator(RequestLifecycle):
     def _merged(self, facts: Facts) -> Facts:
         """Return facts with what all usable instances offer; the same if there are none."""
         return merged(
-            facts, [one.facts for one in self._backends if self._takes_new(one) and one.facts]
+            facts,
+            [
+                backend.facts
+                for backend in self._backends
+                if self._takes_new(backend) and backend.facts
+            ],
         )
 
 
