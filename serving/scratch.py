@@ -21,8 +21,8 @@ def make_folder() -> Path:
     Each process keeps its folder locked. The system drops the lock when the process ends, however
     it ends, so a folder without a lock belongs to no process.
     """
-    for found in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        _remove_if_left(found)
+    for left_folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        _remove_if_left(left_folder)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         _lock(folder, fcntl.LOCK_EX)  # held until the process ends
@@ -57,8 +57,8 @@ def _lock(folder: Path, how: int) -> int | None:
         return None
     try:
         # `mkdtemp` makes folders that are private to their user, so any other is not ours.
-        found = os.fstat(opened)
-        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700:
+        status = os.fstat(opened)
+        if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700:
             fcntl.flock(opened, how)
             return opened
     except OSError:

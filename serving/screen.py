@@ -17,10 +17,10 @@ def find(name: str) -> "Screen":
     """
     module, _, function = name.partition(":")
     try:
-        found = getattr(import_module(module), function)
+        screen = getattr(import_module(module), function)
     except Exception as error:  # a module can raise anything when it is imported
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"--screen: {name} cannot be used: {reason}") from error
-    if not callable(found):
-        raise InputError(f"--screen: {name} cannot be used: {found!r} is not a function")
-    return cast("Screen", found)
+    if not callable(screen):
+        raise InputError(f"--screen: {name} cannot be used: {screen!r} is not a function")
+    return cast("Screen", screen)

@@ -418,9 +418,9 @@ class Options(BaseSettings):
     @field_validator("screen")
     @classmethod
     def _screen_where_pictures_are_drawn(
-        cls, value: str | None, others: ValidationInfo
+        cls, value: str | None, info: ValidationInfo
     ) -> str | None:
-        if value and others.data.get("backend_urls"):
+        if value and info.data.get("backend_urls"):
             raise ValueError("set it at the instances that draw, not beside --backend-urls")
         return value
 
@@ -498,10 +498,10 @@ def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = str(problem["loc"][0])
-        given = _flag(name) if name in flags else name.upper()
+        label = _flag(name) if name in flags else name.upper()
         if allowed := _allowed(Options.model_fields[name]):
-            parser.error(f"{given}: {values[name]!r} is not possible; expected {allowed}")
-        parser.error(f"{given}: {problem.get('ctx', {}).get('error', problem['msg'])}")
+            parser.error(f"{label}: {values[name]!r} is not possible; expected {allowed}")
+        parser.error(f"{label}: {problem.get('ctx', {}).get('error', problem['msg'])}")
     return options
 
 
@@ -542,10 +542,10 @@ def _defaults(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults that differ on a Hugging Face Space, if this is one."""
     if "space_id" not in variables:
         return {}
-    found = {name: _documented(field) for name, field in Options.model_fields.items()}
+    documentation = {name: _documented(field) for name, field in Options.model_fields.items()}
     return {
         name: documented["on_space"]
-        for name, documented in found.items()
+        for name, documented in documentation.items()
         if documented and documented["on_space"] is not None
     }
 
@@ -575,8 +575,8 @@ def _choices(field: FieldInfo) -> tuple[str, ...]:
 
 def _bounds(field: FieldInfo) -> tuple[Any, Any]:
     """Return the lowest and the highest value of a whole number."""
-    low = next(each.ge for each in field.metadata if isinstance(each, Ge))
-    high = next(each.le for each in field.metadata if isinstance(each, Le))
+    low = next(constraint.ge for constraint in field.metadata if isinstance(constraint, Ge))
+    high = next(constraint.le for constraint in field.metadata if isinstance(constraint, Le))
     return low, high
 
 
