@@ -54,9 +54,9 @@ def arrange(
     chunks: list[Chunk] = [[]]
     last_comma: int | None = None
 
-    def begin(moved: Chunk) -> None:
+    def begin(tokens: Chunk) -> None:
         nonlocal last_comma
-        chunks.append(moved)
+        chunks.append(tokens)
         last_comma = None
 
     for run in runs:
@@ -74,9 +74,9 @@ def arrange(
                     return chunks, sum(map(len, chunks))
                 near = last_comma is not None and room - last_comma <= BACKTRACK
                 start = room if last_comma is None or not near or token == comma else last_comma + 1
-                moved = chunk[start:]
+                tokens = chunk[start:]
                 del chunk[start:]
-                begin(moved)
+                begin(tokens)
             if token == comma:
                 last_comma = len(chunks[-1])
             chunks[-1].append((token, run.weight))

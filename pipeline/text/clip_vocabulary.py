@@ -33,12 +33,12 @@ def uses_bundled_vocabulary(folder: Path) -> bool:
 def completed(folder: Path) -> Iterator[Path]:
     """Make a temporary copy of a tokenizer's configuration, with the bundled vocabulary."""
     with TemporaryDirectory() as temporary:
-        whole = Path(temporary)
+        copy = Path(temporary)
         merges = gzip.decompress(MERGES.read_bytes()).decode()
-        shutil.copy(folder / CONFIG, whole)
-        (whole / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
-        (whole / "vocab.json").write_text(json.dumps(vocabulary(merges)), encoding="utf-8")
-        yield whole
+        shutil.copy(folder / CONFIG, copy)
+        (copy / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+        (copy / "vocab.json").write_text(json.dumps(vocabulary(merges)), encoding="utf-8")
+        yield copy
 
 
 def vocabulary(merges: str) -> dict[str, int]:
@@ -48,8 +48,8 @@ def vocabulary(merges: str) -> dict[str, int]:
     merges, a pair in each line; and the start and the end of a text.
     """
     symbols = _byte_symbols()
-    joined = [line.replace(" ", "") for line in merges.splitlines()]
-    tokens = [*symbols, *(symbol + WORD_END for symbol in symbols), *joined, *SPECIAL]
+    merged_tokens = [line.replace(" ", "") for line in merges.splitlines()]
+    tokens = [*symbols, *(symbol + WORD_END for symbol in symbols), *merged_tokens, *SPECIAL]
     return {token: number for number, token in enumerate(tokens)}
 
 

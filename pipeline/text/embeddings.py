@@ -100,9 +100,9 @@ def _keys(file: Path, tensors: Iterable[str], widths: Sequence[int]) -> Sequence
         return SDXL_KEYS
     names = ", ".join(map(repr, keys[:3])) or "none"
     names += f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    right = "one tensor" if len(widths) == 1 else f"the tensors {' and '.join(SDXL_KEYS)}"
+    expectation = "one tensor" if len(widths) == 1 else f"the tensors {' and '.join(SDXL_KEYS)}"
     raise CheckpointError(
-        f"{file}: this model's textual inversions have {right}; this file has {names}"
+        f"{file}: this model's textual inversions have {expectation}; this file has {names}"
     )
 
 
@@ -151,10 +151,10 @@ class Embeddings(Mapping[str, Embedding]):
         Raises:
             InputError: if one of this name is loaded, except for the one that `replace` replaces.
         """
-        known = self._by_folded.get(embedding.name.casefold())
-        if known is not None and not (replace and known.name == embedding.name):
+        namesake = self._by_folded.get(embedding.name.casefold())
+        if namesake is not None and not (replace and namesake.name == embedding.name):
             raise InputError(
-                f"an embedding named {known.name!r} is loaded; unload it, or pass another name"
+                f"an embedding named {namesake.name!r} is loaded; unload it, or pass another name"
             )
         return Embeddings({**self._loaded, embedding.name: embedding})
 
@@ -165,8 +165,8 @@ class Embeddings(Mapping[str, Embedding]):
             InputError: if none of this name is loaded; the message lists those that are.
         """
         if name not in self._loaded:
-            there_are = ", ".join(map(repr, self._loaded)) or "none"
-            raise InputError(f"no embedding named {name!r} is loaded; loaded are: {there_are}")
+            names = ", ".join(map(repr, self._loaded)) or "none"
+            raise InputError(f"no embedding named {name!r} is loaded; loaded are: {names}")
         return Embeddings(
             {key: embedding for key, embedding in self._loaded.items() if key != name}
         )
@@ -236,24 +236,24 @@ class Placement:
                 f"the embeddings {names} have {self._count} vectors; a request can use"
                 f" {self._limit}"
             )
-        first = self._rows[embedding.name]
-        return tuple(-1 - row for row in range(first, first + embedding.length))
+        first_row = self._rows[embedding.name]
+        return tuple(-1 - row for row in range(first_row, first_row + embedding.length))
 
     def vectors(self) -> tuple[np.ndarray, ...] | None:
         """Return the rows for each text encoder, `[MAX_VECTORS, D]` float32; None without any."""
-        used = [self._loaded[name].vectors for name in self._rows]
-        if not used:
+        vectors = [self._loaded[name].vectors for name in self._rows]
+        if not vectors:
             return None
         spare = MAX_VECTORS - self._count
         return tuple(
             np.pad(np.concatenate(arrays), ((0, spare), (0, 0)))
-            for arrays in zip(*used, strict=True)
+            for arrays in zip(*vectors, strict=True)
         )
 
     def hashes(self, *prompts: str) -> str | None:
         """Return names and hashes of the embeddings in prompts, as AUTOMATIC1111 writes them."""
         parts = chain.from_iterable(map(self._loaded.split, prompts))
-        named = {
+        hashes = {
             embedding.name: embedding.short_hash for _, embedding in parts if embedding is not None
         }
-        return ", ".join(f"{name}: {short}" for name, short in named.items()) or None
+        return ", ".join(f"{name}: {short_hash}" for name, short_hash in hashes.items()) or None

@@ -45,18 +45,18 @@ def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
         InputError: if there is no such syntax, or the prompt has too many different texts.
     """
     if prompt_syntax not in SYNTAXES:
-        right = " or ".join(map(repr, SYNTAXES))
-        raise InputError(f"prompt_syntax is {prompt_syntax!r}; expected {right}")
+        syntaxes = " or ".join(map(repr, SYNTAXES))
+        raise InputError(f"prompt_syntax is {prompt_syntax!r}; expected {syntaxes}")
     loras, lists = "", []
     if prompt_syntax == A1111:
         prompt, loras = take_tags(prompt)
         lists, prompt = find_lists(prompt), longest_choice(prompt)
-    used: dict[tuple[Section, ...], list[int]] = {}
+    steps_of_sections: dict[tuple[Section, ...], list[int]] = {}
     step = 0
     for until, sections in read_prompt(prompt, prompt_syntax, steps):
-        used.setdefault(sections, []).extend(range(step + 1, until + 1))
+        steps_of_sections.setdefault(sections, []).extend(range(step + 1, until + 1))
         step = until
-    texts = tuple(Text(tuple(numbers), sections) for sections, numbers in used.items())
+    texts = tuple(Text(tuple(numbers), sections) for sections, numbers in steps_of_sections.items())
     return Explanation(texts, parse_loras(loras), tuple(lists))
 
 

@@ -100,24 +100,24 @@ def take_tags(prompt: str) -> tuple[str, str]:
     return (rest.strip(), text) if rest != prompt else (prompt, "")
 
 
-def without_unknown_tags(prompt: str, known: Collection[str]) -> tuple[str, list[str]]:
-    """Return a prompt without the tags of LoRAs that are not `known`, and their names."""
-    missing: list[str] = []
+def without_unknown_tags(prompt: str, known_names: Collection[str]) -> tuple[str, list[str]]:
+    """Return a prompt without the tags of LoRAs outside `known_names`, and these LoRAs' names."""
+    missing_names: list[str] = []
 
     def leave_out(tag: re.Match[str]) -> str:
         lora = _parse_tag(tag[1])
-        if lora is None or lora[0] in known:
+        if lora is None or lora[0] in known_names:
             return tag[0]
-        missing.append(lora[0])
+        missing_names.append(lora[0])
         return ""
 
     rest = _TAG.sub(leave_out, prompt)
-    return (rest.strip(), missing) if missing else (prompt, missing)
+    return (rest.strip(), missing_names) if missing_names else (prompt, missing_names)
 
 
-def _parse_tag(inside: str) -> tuple[str, tuple[float, float]] | None:
+def _parse_tag(content: str) -> tuple[str, tuple[float, float]] | None:
     """Return the name and the weights in a tag; without weights they are 1."""
-    name, *weights = inside.split(":")
+    name, *weights = content.split(":")
     numbers = [float(weight) for weight in weights if _TAG_WEIGHT.fullmatch(weight)]
     if not is_lora_name(name) or len(numbers) != len(weights) or len(numbers) > 2:
         return None
@@ -126,15 +126,15 @@ def _parse_tag(inside: str) -> tuple[str, tuple[float, float]] | None:
 
 
 def _checked(loras: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    used = {name: loras[name] for name in sorted(loras) if any(loras[name])}
-    if len(used) > MAX_LORAS:
-        raise ValueError(f"{len(used)} LoRAs are too many; expected up to {MAX_LORAS}")
-    for name, weights in used.items():
+    used_loras = {name: loras[name] for name in sorted(loras) if any(loras[name])}
+    if len(used_loras) > MAX_LORAS:
+        raise ValueError(f"{len(used_loras)} LoRAs are too many; expected up to {MAX_LORAS}")
+    for name, weights in used_loras.items():
         if not is_lora_name(name):
             raise ValueError(f"{name!r} is no name of a LoRA")
         if not all(abs(weight) <= MAX_WEIGHT for weight in weights):
             raise ValueError(f"a weight of {name!r} is outside -{MAX_WEIGHT} to {MAX_WEIGHT}")
-    return used
+    return used_loras
 
 
 def _text(first: float, second: float) -> str:

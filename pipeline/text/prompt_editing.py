@@ -90,33 +90,33 @@ class _Reader:
         for place, token in enumerate(_TOKEN.findall(prompt)):
             if token in _OPENER.values():
                 self._open.append(_Bracket(token, len(self.parts)))
-            inside = self._open[-1] if self._open else None
-            if token == ":" and inside:
-                inside.colons.append(len(self.parts))
+            bracket = self._open[-1] if self._open else None
+            if token == ":" and bracket:
+                bracket.colons.append(len(self.parts))
             elif token == "|":
-                self.fits &= inside is not None
-                if inside:
-                    inside.bars.append(len(self.parts))
+                self.fits &= bracket is not None
+                if bracket:
+                    bracket.bars.append(len(self.parts))
             self.fits &= token != "\\"
             self.parts.append(token)
-            if token in _OPENER and inside:
-                self._close(inside, token)
+            if token in _OPENER and bracket:
+                self._close(bracket, token)
                 if isinstance(self.parts[-1], _Edit):
                     self.changes.append(place - 1)
         self.fits &= not any(bracket.bars for bracket in self._open)
 
-    def _close(self, inside: _Bracket, token: str) -> None:
+    def _close(self, bracket: _Bracket, token: str) -> None:
         """Replace the parts from a bracket on by what they mean, or leave them as text."""
-        if inside.kind != _OPENER[token]:
-            inside.is_odd = True
+        if bracket.kind != _OPENER[token]:
+            bracket.is_odd = True
             return
         self._open.pop()
-        meaning = None if inside.is_odd or token == ")" else self._meaning(inside)
+        meaning = None if bracket.is_odd or token == ")" else self._meaning(bracket)
         if meaning is not None:
-            self.parts[inside.start :] = [meaning]
+            self.parts[bracket.start :] = [meaning]
             return
-        fits = not inside.is_odd and not inside.bars and len(inside.colons) <= (token == ")")
-        self.fits &= not inside.bars
+        fits = not bracket.is_odd and not bracket.bars and len(bracket.colons) <= (token == ")")
+        self.fits &= not bracket.bars
         if not fits and self._open:
             self._open[-1].is_odd = True
 
@@ -134,8 +134,8 @@ class _Reader:
             return None
         return _Edit(prompts[0] if len(prompts) == 2 else (), prompts[-1], self._step(match[1]))
 
-    def _step(self, when: str) -> int:
-        number = float(when) * (self._steps if "." in when else 1)
+    def _step(self, moment: str) -> int:
+        number = float(moment) * (self._steps if "." in moment else 1)
         return int(min(max(number, 0), self._steps))
 
 

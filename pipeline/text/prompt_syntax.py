@@ -40,8 +40,8 @@ def read_prompt(prompt: str, syntax: str, steps: int) -> tuple[Reading, ...]:
             f"the prompt changes between {len(texts)} different texts in {steps} steps; expected"
             f" at most {MAX_TEXTS}, with fewer [from:to:when] and [a|b]"
         )
-    read = {text: read_emphasis(text) for text in texts}
-    return tuple(Reading(span.until, read[span.text]) for span in spans)
+    sections_of = {text: read_emphasis(text) for text in texts}
+    return tuple(Reading(span.until, sections_of[span.text]) for span in spans)
 
 
 def texts_of(prompt: str, syntax: str, steps: int) -> list[str]:

@@ -118,8 +118,8 @@ class Tokenizer:
                 "tokenizer.json"
             )
         try:
-            with completed(folder) if is_bundled else nullcontext(folder) as whole:
-                clip = _clip_tokenizer_class().from_pretrained(whole, local_files_only=True)
+            with completed(folder) if is_bundled else nullcontext(folder) as source:
+                clip = _clip_tokenizer_class().from_pretrained(source, local_files_only=True)
         # A damaged file raises KeyError, OSError, TypeError, ValueError, or the bare Exception of
         # the tokenizers library.
         except Exception as error:
@@ -142,7 +142,7 @@ class Tokenizer:
         # The backend does not truncate, so the text that is cut off is known without a second pass.
         runs = [self._run(part) for part in parts]
         comma = self._backend.token_to_id(f",{self._end_of_word}")
-        filled_chunks, used = arrange(runs, self.length - 2, chunks, comma)
+        filled_chunks, count_in_chunks = arrange(runs, self.length - 2, chunks, comma)
         ids = np.full((chunks, self.length), self._pad_token_id, np.int32)
         ids[:, :2] = start, end
         weights = np.ones((chunks, self.length), np.float32)
@@ -152,7 +152,7 @@ class Tokenizer:
             weights[row, inside] = [weight for _, weight in chunk]
             ids[row, 1 + len(chunk)] = end
         count = 2 + sum(len(run.ids) for run in runs if isinstance(run, Run))
-        cut = self._cut(parts, runs, used) if used < count - 2 else ""
+        cut = self._cut(parts, runs, count_in_chunks) if count_in_chunks < count - 2 else ""
         return Tokens(ids.reshape(-1), weights.reshape(-1), cut, count, len(filled_chunks))
 
     def _run(self, part: Part) -> Run | Break:

@@ -44,24 +44,26 @@ def unknown_words(prompts: Sequence[Explanation], words: Iterable[str]) -> list[
         prompts: how the prompts are read. All options of their lists count.
         words: the model's word list.
     """
-    known = _GLUE.union(map(_folded, words))
-    characters = set("".join(known))
+    known_words = _GLUE.union(map(_folded, words))
+    characters = set("".join(known_words))
     texts = (text.sections for explanation in prompts for text in explanation.texts)
     lists = (read_emphasis(list_text) for explanation in prompts for list_text in explanation.lists)
-    written: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for fragment in chain.from_iterable(chain.from_iterable([*texts, *lists])):
         for word in _split(WILDCARD.sub(" ", fragment.text), _WORD):
-            written.setdefault(_folded(word), word)
-    return [word for folded, word in written.items() if not _is_known(folded, known, characters)]
+            spellings.setdefault(_folded(word), word)
+    return [
+        word for folded, word in spellings.items() if not _is_known(folded, known_words, characters)
+    ]
 
 
 def _folded(word: str) -> str:
     return normalize("NFC", word).lower()
 
 
-def _is_known(word: str, known: Collection[str], characters: set[str]) -> bool:
-    return word in known or all(
-        part in known
+def _is_known(word: str, known_words: Collection[str], characters: set[str]) -> bool:
+    return word in known_words or all(
+        part in known_words
         or (part[0] >= _FIRST_CJK and part[0].isalpha() and characters.issuperset(part))
         for part in _split(word, _PART)
     )

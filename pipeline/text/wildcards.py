@@ -99,20 +99,20 @@ class Resolver:
 
     def _without_lists(self, text: str) -> str:
         parts: list[str] = []
-        opened: list[_List] = []
+        brackets: list[_List] = []
         lists = 0  # of the open brackets, those that may enclose a list
         for token in _TOKEN.findall(text):
             if token in "{[":
                 lists += token == "{"
-                opened.append(_List(token, len(parts)))
-            elif token == "|" and opened:
-                opened[-1].bars.append(len(parts))
+                brackets.append(_List(token, len(parts)))
+            elif token == "|" and brackets:
+                brackets[-1].bars.append(len(parts))
             parts.append(token)
-            if token == "]" and opened and opened[-1].kind == "[":
-                opened.pop()
+            if token == "]" and brackets and brackets[-1].kind == "[":
+                brackets.pop()
             elif token == "}" and lists:
                 lists -= 1
-                while (bracket := opened.pop()).kind != "{":
+                while (bracket := brackets.pop()).kind != "{":
                     pass
                 self._choose(parts, bracket)
         return "".join(parts)
