@@ -67,13 +67,13 @@ def extended(
             raise InputError(f"{name} is {pixels_added}; expected 0 pixels or more")
     if not any(sides.values()):
         raise InputError("no pixels are added at any side; expected a number above 0 at one")
-    larger = np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode="edge")
-    mask = np.ones(larger.shape[:2], np.float32)
+    picture = np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode="edge")
+    mask = np.ones(picture.shape[:2], np.float32)
     height, width = pixels.shape[:2]
     kept_rows = slice(top + overlap * (top > 0), top + height - overlap * (bottom > 0))
     kept_columns = slice(left + overlap * (left > 0), left + width - overlap * (right > 0))
     mask[kept_rows, kept_columns] = 0
-    return larger, mask
+    return picture, mask
 
 
 def masked_box(mask: np.ndarray, height: int, width: int, padding: int) -> Box:
@@ -94,8 +94,8 @@ def masked_box(mask: np.ndarray, height: int, width: int, padding: int) -> Box:
     edges = [
         (int(indices[0]) - padding, int(indices[-1]) + 1 + padding) for indices in (rows, columns)
     ]
-    needed = [end - start for start, end in edges]
-    scale = max(needed[0] / height, needed[1] / width)
+    min_lengths = [end - start for start, end in edges]
+    scale = max(min_lengths[0] / height, min_lengths[1] / width)
     lengths = round(scale * height), round(scale * width)
     (top, bottom), (left, right) = (
         _widened(start, end, max(length, end - start), room)
@@ -132,15 +132,15 @@ class Frame:
         # Whether a pixel at the box's edge is at the mask's edge depends on its neighbours outside.
         height, width = mask.shape
         top, left = max(box.top - SOFT, 0), max(box.left - SOFT, 0)
-        near = Box(top, left, min(box.bottom + SOFT, height), min(box.right + SOFT, width))
-        inner = Box(box.top - top, box.left - left, box.bottom - top, box.right - left)
-        return cls(pixels, box, inner.of(soft_edge(near.of(mask)))[..., None])
+        surroundings = Box(top, left, min(box.bottom + SOFT, height), min(box.right + SOFT, width))
+        relative_box = Box(box.top - top, box.left - left, box.bottom - top, box.right - left)
+        return cls(pixels, box, relative_box.of(soft_edge(surroundings.of(mask)))[..., None])
 
     def filled(self, part: np.ndarray) -> np.ndarray:
         """Return the picture with a part that was drawn in any size."""
         result = self.pixels.copy()
-        drawn = resized(part, self.box.height, self.box.width)
-        self.box.of(result)[:] = self.share * drawn + (1 - self.share) * self.box.of(self.pixels)
+        patch = resized(part, self.box.height, self.box.width)
+        self.box.of(result)[:] = self.share * patch + (1 - self.share) * self.box.of(self.pixels)
         return result
 
 

@@ -150,8 +150,8 @@ def checked(chunk: Part) -> bytes:
         PictureError: if its checksum is wrong.
     """
     data = chunk.data.read(0, chunk.data.size)
-    right = int.from_bytes(chunk.whole.read(chunk.whole.size - 4, 4), "big")
-    if zlib.crc32(data, zlib.crc32(chunk.kind)) != right:
+    checksum = int.from_bytes(chunk.whole.read(chunk.whole.size - 4, 4), "big")
+    if zlib.crc32(data, zlib.crc32(chunk.kind)) != checksum:
         raise PictureError(f"the checksum of its {chunk.kind.decode('latin-1')!r} chunk is wrong")
     return data
 

@@ -29,8 +29,8 @@ def read_image(image: Picture, name: str = "image") -> np.ndarray:
 
 def _read_pillow(image: Image.Image) -> np.ndarray:
     if image.has_transparency_data:
-        above = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), above)
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), layer)
     return np.asarray(image.convert("RGB"), np.float32) / 255
 
 
@@ -60,18 +60,18 @@ def transparent_mask(image: Image.Image) -> Image.Image | None:
     return alpha.point([255 * (value < 255 * REDRAWN) for value in range(256)], "1")
 
 
-def _checked(values: object, name: str, channels: int | None, right: str) -> np.ndarray:
+def _checked(values: object, name: str, channels: int | None, expectation: str) -> np.ndarray:
     """Return an array of a picture or mask; raise InputError if it is none."""
     if not isinstance(values, np.ndarray):
-        raise InputError(f"{name} is of type {type(values).__name__}; expected {right}")
-    last = () if channels is None else (channels,)
-    if values.ndim != 2 + len(last) or values.shape[2:] != last or not values.size:
-        raise InputError(f"{name} has the shape {list(values.shape)}; expected {right}")
+        raise InputError(f"{name} is of type {type(values).__name__}; expected {expectation}")
+    tail = () if channels is None else (channels,)
+    if values.ndim != 2 + len(tail) or values.shape[2:] != tail or not values.size:
+        raise InputError(f"{name} has the shape {list(values.shape)}; expected {expectation}")
     if values.dtype != np.float32:
-        raise InputError(f"{name} is {values.dtype}; expected {right}")
+        raise InputError(f"{name} is {values.dtype}; expected {expectation}")
     low, high = values.min(), values.max()
     if not (low >= 0 and high <= 1):  # NaN is refused too
-        raise InputError(f"{name} has values from {low} to {high}; expected {right}")
+        raise InputError(f"{name} has values from {low} to {high}; expected {expectation}")
     return values
 
 
@@ -94,12 +94,14 @@ def read_fitted(image: Picture, height: int, width: int) -> np.ndarray:
         InputError: if it is no picture; see `read_image`.
     """
     if isinstance(image, Image.Image):
-        full = image.convert("RGBA" if image.has_transparency_data else "RGB")
-        image = reduced(full, height, width, Image.Resampling.LANCZOS)
+        picture = image.convert("RGBA" if image.has_transparency_data else "RGB")
+        image = reduced(picture, height, width, Image.Resampling.LANCZOS)
     return fitted(read_image(image), height, width)
 
 
-def reduced(image: Image.Image, height: int, width: int, by: Image.Resampling) -> Image.Image:
+def reduced(
+    image: Image.Image, height: int, width: int, resampling: Image.Resampling
+) -> Image.Image:
     """Return a picture or mask with no more pixels than a size has.
 
     It is cut as by `fitted`, and then reduced to this size, but never enlarged. One that is small
@@ -109,7 +111,7 @@ def reduced(image: Image.Image, height: int, width: int, by: Image.Resampling) -
         top, left, bottom, right = centre(image.height, image.width, height, width)
         image = image.crop((left, top, right, bottom))
     is_small = image.width * image.height < width * height
-    return image if is_small else image.resize((width, height), by)
+    return image if is_small else image.resize((width, height), resampling)
 
 
 def centre(height: int, width: int, to_height: int, to_width: int) -> tuple[int, int, int, int]:
@@ -136,9 +138,11 @@ def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.clip(np.stack(planes, axis=-1), 0, 1)
 
 
-def _resized(plane: np.ndarray, height: int, width: int, by: Image.Resampling) -> np.ndarray:
+def _resized(
+    plane: np.ndarray, height: int, width: int, resampling: Image.Resampling
+) -> np.ndarray:
     image = Image.fromarray(np.ascontiguousarray(plane, np.float32))
-    return np.asarray(image.resize((width, height), by))
+    return np.asarray(image.resize((width, height), resampling))
 
 
 def spread(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -152,9 +156,9 @@ def spread(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return pixels
     from scipy import ndimage  # here: it takes 0.2 s of a start
 
-    nearest = ndimage.distance_transform_edt(mask, return_distances=False, return_indices=True)
-    assert nearest is not None
-    return pixels[tuple(nearest)]
+    indices = ndimage.distance_transform_edt(mask, return_distances=False, return_indices=True)
+    assert indices is not None
+    return pixels[tuple(indices)]
 
 
 def masked(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:

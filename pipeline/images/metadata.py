@@ -154,9 +154,9 @@ def to_text(settings: Settings) -> str:
             return text
     except MetadataError:
         pass
-    exact = f"Prompt: {json.dumps(s.prompt)}, {NEGATIVE} {json.dumps(s.negative_prompt)}"
+    prompts = f"Prompt: {json.dumps(s.prompt)}, {NEGATIVE} {json.dumps(s.negative_prompt)}"
     loras = f", Loras: {json.dumps(s.loras)}" if s.loras else ""
-    return f"{text}, {exact}{loras}"
+    return f"{text}, {prompts}{loras}"
 
 
 def from_text(text: str) -> Settings:
@@ -181,8 +181,8 @@ def from_text(text: str) -> Settings:
         fields["Hires strength"] = fields.pop("Denoising strength")
     values = {setting.name: _parsed(fields, setting) for setting in VALUES}
     values = with_own_names(values)
-    unknown = {name: values[name] for name in CHOICES if SETTINGS[name].fault(values[name])}
-    values |= dict.fromkeys(unknown)
+    unknown_values = {name: values[name] for name in CHOICES if SETTINGS[name].fault(values[name])}
+    values |= dict.fromkeys(unknown_values)
     if "Prompt" not in fields:
         prompt, loras = take_tags(prompt)
         values["loras"] = loras or None
@@ -201,8 +201,8 @@ def from_text(text: str) -> Settings:
         unet=fields.get("UNet"),
         refiner=fields.get("Refiner"),
         quantization=fields.get("Quantization"),
-        sampler=unknown.get("scheduler"),
-        schedule_type=unknown.get("sigma_schedule"),
+        sampler=unknown_values.get("scheduler"),
+        schedule_type=unknown_values.get("sigma_schedule"),
         safety_checker=fields.get("Safety checker"),
         lora_hashes=fields.get("Lora hashes"),
         ti_hashes=fields.get("TI hashes"),
@@ -370,8 +370,8 @@ def _parsed(fields: dict[str, str], setting: Setting) -> Any:
     try:
         return setting.checked(value)
     except ValueError:
-        right = f"expected {setting.noun}"
-        raise MetadataError(f"{setting.key} is {value[:40]!r}; {right}") from None
+        expectation = f"expected {setting.noun}"
+        raise MetadataError(f"{setting.key} is {value[:40]!r}; {expectation}") from None
 
 
 def _size(value: str | None) -> tuple[int | None, int | None]:

@@ -22,12 +22,12 @@ def prepare(images: Iterable[np.ndarray], config: SafetyCheckerConfig) -> np.nda
 
 def _prepared(image: np.ndarray, config: SafetyCheckerConfig) -> np.ndarray:
     height, width = image.shape[:2]
-    scale, short = config.shortest_edge, min(height, width)
-    size = int(scale * width / short), int(scale * height / short)
-    scaled = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
+    scale, shortest_side = config.shortest_edge, min(height, width)
+    size = int(scale * width / shortest_side), int(scale * height / shortest_side)
+    resized_image = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
     side = config.vision.image_size
     left, top = ((length - side) // 2 for length in size)
-    return scaled[top : top + side, left : left + side]
+    return resized_image[top : top + side, left : left + side]
 
 
 def blur(image: np.ndarray) -> np.ndarray:

@@ -88,8 +88,8 @@ def open_file(file: Path, name: str = "image") -> Image.Image:
         InputError: if it is no picture that can be used.
         OSError: if the file cannot be read.
     """
-    with file.open("rb") as opened:
-        return open_picture(opened, f"{name} {file}")
+    with file.open("rb") as stream:
+        return open_picture(stream, f"{name} {file}")
 
 
 def _needed(kind: Kind, whole: Span, parts: Sequence[Part]) -> bytes:
@@ -97,19 +97,19 @@ def _needed(kind: Kind, whole: Span, parts: Sequence[Part]) -> bytes:
     if kind == "WEBP":
         return whole.read(0, whole.size)
     if kind == "PNG":
-        kept = [_bytes(part.whole) for part in parts if part.kind in _PNG_KEPT]
-        return b"".join((PNG_SIGNATURE, *kept, _PNG_END))
+        chunks = [_bytes(part.whole) for part in parts if part.kind in _PNG_KEPT]
+        return b"".join((PNG_SIGNATURE, *chunks, _PNG_END))
     *segments, scans = parts
     # Cameras append further pictures and films.
     pixels, end, _ = _bytes(scans.whole).partition(_JPEG_END)
     width, height = next(frame_size(part.data) for part in segments if part.kind[0] in SOF)
-    most = min(MAX_SCANS, MAX_SCANNED // (width * height))
-    if (scanned := pixels.count(_SOS)) > most:
+    max_scans = min(MAX_SCANS, MAX_SCANNED // (width * height))
+    if (num_scans := pixels.count(_SOS)) > max_scans:
         raise TooLargeError(
-            f"it has {scanned} scans; expected at most {most} for {width}x{height} pixels"
+            f"it has {num_scans} scans; expected at most {max_scans} for {width}x{height} pixels"
         )
-    kept = [_bytes(part.whole) for part in segments if _is_kept(part)]
-    return b"".join((_JPEG_START, *kept, pixels, end))
+    chunks = [_bytes(part.whole) for part in segments if _is_kept(part)]
+    return b"".join((_JPEG_START, *chunks, pixels, end))
 
 
 def _is_kept(segment: Part) -> bool:

@@ -53,8 +53,8 @@ def _patches(shape: tuple[int, int, int, int]) -> np.ndarray:
     """Return random latents with the distribution of pictures' latents, but without content."""
     count, height, width, channels = shape
     rows, columns = (-(-side // _PATCH) for side in (height, width))
-    drawn = np.random.default_rng(0).normal(size=(count, rows, columns, channels))
-    patches = drawn.repeat(_PATCH, axis=1).repeat(_PATCH, axis=2)
+    noise = np.random.default_rng(0).normal(size=(count, rows, columns, channels))
+    patches = noise.repeat(_PATCH, axis=1).repeat(_PATCH, axis=2)
     return patches[:, :height, :width].astype(np.float32)
 
 
