@@ -34,8 +34,8 @@ class Alphas:
         """
         for config in self._configs(network):
             patterns = config.get("alpha_pattern")
-            named = patterns.items() if isinstance(patterns, dict) else ()
-            values = [value for pattern, value in named if _fits(pattern, module)]
+            pairs = patterns.items() if isinstance(patterns, dict) else ()
+            values = [value for pattern, value in pairs if _fits(pattern, module)]
             values += [
                 config[key] for key in ("lora_alpha", "alpha") if config.get(key) is not None
             ]
@@ -75,11 +75,11 @@ def read_alphas(file: Path, metadata: Mapping[str, str]) -> Alphas:
             configs.setdefault(network, {})[name] = value
         _check_patterns(configs.values(), where)
         return Alphas(where, configs)
-    beside = file.with_name(PEFT_CONFIG)
-    if file.name == PEFT_FILE and beside.is_file():
-        config = _parse(_text(beside), str(beside))
-        _check_patterns([config], str(beside))
-        return Alphas(str(beside), {"": config})
+    config_file = file.with_name(PEFT_CONFIG)
+    if file.name == PEFT_FILE and config_file.is_file():
+        config = _parse(_text(config_file), str(config_file))
+        _check_patterns([config], str(config_file))
+        return Alphas(str(config_file), {"": config})
     return Alphas(str(file), {})
 
 

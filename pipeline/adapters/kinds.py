@@ -78,7 +78,7 @@ def _lokr_shapes(shapes: Shapes, target: Shape) -> Shapes:
     rank_1 = shapes.get(Part.LOKR_W1_B, (0,))[0]
     rank_2 = shapes.get(Part.LOKR_W2_B, (0,))[0]
     tucker = Part.LOKR_T2 in shapes
-    right = {
+    expected_shapes = {
         Part.LOKR_W1: (rows, columns),
         Part.LOKR_W1_A: (rows, rank_1),
         Part.LOKR_W1_B: (rank_1, columns),
@@ -87,12 +87,12 @@ def _lokr_shapes(shapes: Shapes, target: Shape) -> Shapes:
         Part.LOKR_W2_B: (rank_2, b) if tucker else (rank_2, b, *target[2:]),
         Part.LOKR_T2: (rank_2, rank_2, *target[2:]),
     }
-    return {part: right[part] for part in shapes}
+    return {part: expected_shapes[part] for part in shapes}
 
 
-def _quotient(whole: int, divisor: int) -> int:
+def _quotient(dividend: int, divisor: int) -> int:
     """Return the quotient, or 0 if there is none."""
-    return 0 if divisor == 0 or whole % divisor else whole // divisor
+    return 0 if divisor == 0 or dividend % divisor else dividend // divisor
 
 
 def _matrix(array: np.ndarray) -> np.ndarray:

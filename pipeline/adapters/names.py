@@ -69,12 +69,12 @@ def module_names(inventory: Inventory) -> dict[str, Module]:
     A name that would fit several modules is left out.
     """
     modules: dict[str, Module] = {}
-    ambiguous: set[str] = set()
+    ambiguous_names: set[str] = set()
     for network, tensors in inventory.items():
         for name, module in _names(network, tensors):
             if modules.setdefault(name, (network, module)) != (network, module):
-                ambiguous.add(name)
-    for name in ambiguous:
+                ambiguous_names.add(name)
+    for name in ambiguous_names:
         del modules[name]
     return modules
 
@@ -85,10 +85,10 @@ def _names(network: str, tensors: Mapping[str, object]) -> Iterator[tuple[str, s
     modules = dict.fromkeys(name.rpartition(".")[0] for name in tensors)
     originals = original_unet_names(modules) if network == "unet" else {}
     for module in modules:
-        spelled = [module, *_old_projections(module)]
+        spellings = [module, *_old_projections(module)]
         if network != "unet":
-            spelled += [TEXT_MODEL + name for name in spelled]
-        for name in spelled:
+            spellings += [TEXT_MODEL + name for name in spellings]
+        for name in spellings:
             yield from ((prefix + name, module) for prefix in prefixes.diffusers)
             yield from ((prefix + _joined(name), module) for prefix in prefixes.joined)
         original = originals.get(module, module)
@@ -97,10 +97,14 @@ def _names(network: str, tensors: Mapping[str, object]) -> Iterator[tuple[str, s
 
 
 def _old_projections(module: str) -> Iterator[str]:
-    for name, old in OLD_PROJECTIONS.items():
+    for name, old_name in OLD_PROJECTIONS.items():
         if module.endswith(f".{name}"):
             parent = module.removesuffix(name)
-            yield from (f"{parent}{old}", f"{parent}processor.{old}", f"{parent}processor.{name}")
+            yield from (
+                f"{parent}{old_name}",
+                f"{parent}processor.{old_name}",
+                f"{parent}processor.{name}",
+            )
 
 
 def _joined(name: str) -> str:

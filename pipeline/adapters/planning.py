@@ -103,9 +103,9 @@ def plan_changes(
             yield from _plan_bias(module, part, parts, targets, scale, faults)
 
 
-def _refuse(refused: Parts, parts: Parts, faults: Faults) -> None:
+def _refuse(refused_parts: Parts, parts: Parts, faults: Faults) -> None:
     names = ", ".join(part.value for part in parts)
-    for tensor in refused.values():
+    for tensor in refused_parts.values():
         faults.add(tensor, f"makes up no complete change; its module has the parts {names}")
 
 
@@ -123,10 +123,10 @@ def _plan_bias(
     if shape is None:
         faults.add(parts[part], "changes a bias, and the module has none")
     elif _check_shapes({part: parts[part]}, {part: shape}, faults):
-        read = (part, Part.ALPHA) if part is Part.UP_BIAS else (part,)
-        needed = {key: parts[key] for key in read if key in parts}
+        keys = (part, Part.ALPHA) if part is Part.UP_BIAS else (part,)
+        tensors = {key: parts[key] for key in keys if key in parts}
         make = partial(_make_bias, part=part, scale=scale)
-        yield PlannedChange(network, f"{name}.bias", needed, make)
+        yield PlannedChange(network, f"{name}.bias", tensors, make)
 
 
 def _check_weight(kind: Kind, parts: Parts, target: Shape, faults: Faults) -> bool:
@@ -149,7 +149,7 @@ def _check_weight(kind: Kind, parts: Parts, target: Shape, faults: Faults) -> bo
 
 
 def _check_shapes(parts: Parts, shapes: Mapping[Part, Shape], faults: Faults) -> bool:
-    wrong = 0
+    mistakes = 0
     for part, tensor in parts.items():
         if tensor.dtype in INTEGERS:
             faults.add(tensor, f"has dtype {tensor.dtype}; expected floating point")
@@ -158,8 +158,8 @@ def _check_shapes(parts: Parts, shapes: Mapping[Part, Shape], faults: Faults) ->
             faults.add(tensor, f"has shape {list(tensor.shape)}; expected {shape}")
         else:
             continue
-        wrong += 1
-    return wrong == 0
+        mistakes += 1
+    return mistakes == 0
 
 
 def _fits(shape: Shape, target: Shape) -> bool:
@@ -178,8 +178,8 @@ def _check_modifiers(parts: Parts, target: Shape, faults: Faults) -> bool:
     for part, tensor in norms.items():
         if _norm_axis(part, tensor.shape, target) is None:
             rows, columns = target[:2]
-            right = f"expected {rows} norms of rows or 1 x {columns} of columns"
-            faults.add(tensor, f"has shape {list(tensor.shape)}; {right}")
+            expectation = f"expected {rows} norms of rows or 1 x {columns} of columns"
+            faults.add(tensor, f"has shape {list(tensor.shape)}; {expectation}")
             return False
     return True
 

@@ -41,10 +41,10 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
         if not tensors:
             raise CheckpointError(f"{file}: the file has no tensors")
         faults = Faults(tensors, inventory)
-        planned = list(_plan(tensors, inventory, faults))
+        plan = list(_plan(tensors, inventory, faults))
         faults.check()
         changes: dict[str, dict[str, Change]] = {}
-        for change in planned:
+        for change in plan:
             changes.setdefault(change.network, {})[change.target] = change.read(faults)
         faults.check()
     digest, weights_digest = _digests(file)
@@ -96,18 +96,18 @@ def _grouped(
 
 def _digests(file: Path) -> tuple[str, str]:
     """Return the SHA-256 of a file, and that of its bytes behind the header."""
-    whole, behind = hashlib.sha256(), hashlib.sha256()
+    file_hash, weights_hash = hashlib.sha256(), hashlib.sha256()
     try:
         with file.open("rb") as stream:
             length = stream.read(8)
             header = stream.read(int.from_bytes(length, "little"))
-            whole.update(length + header)
+            file_hash.update(length + header)
             while chunk := stream.read(_CHUNK):
-                whole.update(chunk)
-                behind.update(chunk)
+                file_hash.update(chunk)
+                weights_hash.update(chunk)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return whole.hexdigest(), behind.hexdigest()
+    return file_hash.hexdigest(), weights_hash.hexdigest()
 
 
 def _version(file: Path) -> Version:

@@ -51,10 +51,10 @@ def _marked(keys: Iterable[str]) -> str | None:
     for mark, kind in _MARKS.items():
         if any(mark in key for key in keys):
             return kind
-    plain = [key for key in keys if key.endswith((".weight", ".bias")) and not split(key)[1]]
-    if any(key.startswith(_ORIGINAL_UNET) for key in plain):
+    weight_keys = [key for key in keys if key.endswith((".weight", ".bias")) and not split(key)[1]]
+    if any(key.startswith(_ORIGINAL_UNET) for key in weight_keys):
         return _CHECKPOINT
-    if 2 * len(plain) > len(keys):
+    if 2 * len(weight_keys) > len(keys):
         return "the weights of a network and not an adapter"
     return None
 

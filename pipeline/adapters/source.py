@@ -45,5 +45,5 @@ def _only_file(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     names = ", ".join(path.name for path in files[:3]) or "none"
-    more = ", ..." if len(files) > 3 else ""
-    raise CheckpointError(f"{folder}: expected one {SUFFIX} file in it; found {names}{more}")
+    ellipsis = ", ..." if len(files) > 3 else ""
+    raise CheckpointError(f"{folder}: expected one {SUFFIX} file in it; found {names}{ellipsis}")
