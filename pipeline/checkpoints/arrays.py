@@ -27,12 +27,12 @@ def bytes_of(spec: Any) -> int:
     return math.prod(spec.shape) * spec.dtype.itemsize
 
 
-def groups(specs: Iterable[S], most: int) -> Iterator[list[S]]:
-    """Yield shapes in groups of up to `most` bytes, or of a single larger one."""
+def groups(specs: Iterable[S], max_bytes: int) -> Iterator[list[S]]:
+    """Yield shapes in groups of up to `max_bytes` bytes, or of a single larger one."""
     group: list[S] = []
     total = 0
     for spec in specs:
-        if group and total + bytes_of(spec) > most:
+        if group and total + bytes_of(spec) > max_bytes:
             yield group
             group, total = [], 0
         group.append(spec)

@@ -49,21 +49,21 @@ def find_component(
             f"{where}: holds no {network}; expected a {LONE_CONFIG}, {network}/{LONE_CONFIG} or the"
             " name of a .safetensors file, with weights"
         )
-    inside = [name if folder else f"{network}/{name}" for name in names]
+    paths = [name if folder else f"{network}/{name}" for name in names]
     try:
-        chosen = choose_weight_files(inside, network, prefer_fp16)
+        weight_files = choose_weight_files(paths, network, prefer_fp16)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
     return ComponentFiles(
-        folder, [name if folder else name.removeprefix(f"{network}/") for name in chosen]
+        folder, [name if folder else name.removeprefix(f"{network}/") for name in weight_files]
     )
 
 
 def component_in_folder(root: Path, name: str, files: ComponentFiles) -> Component:
     """Return the network whose files `find_component` found."""
     folder = root / files.folder
-    opened = partial(open_tensors, folder, files.weights)
-    return Component(name, folder, root / files.config, opened)
+    open_weights = partial(open_tensors, folder, files.weights)
+    return Component(name, folder, root / files.config, open_weights)
 
 
 def component_in_file(file: Path, name: str, section: Section) -> Component:

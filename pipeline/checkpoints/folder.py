@@ -52,12 +52,12 @@ class Needed(NamedTuple):
     weights: dict[str, list[str]]
 
 
-def config_patterns(folder: Path, unwanted: Collection[str] = ()) -> list[str]:
+def config_patterns(folder: Path, unwanted_components: Collection[str] = ()) -> list[str]:
     """Return patterns of the configuration files of all components in `model_index.json`.
 
     Args:
         folder: the checkpoint's folder. An index that cannot be read gives no patterns.
-        unwanted: components to leave out.
+        unwanted_components: components to leave out.
     """
     try:
         index = StrictJson(folder / INDEX).values
@@ -66,7 +66,7 @@ def config_patterns(folder: Path, unwanted: Collection[str] = ()) -> list[str]:
     return [
         f"{component}/*config.json"
         for component, names in index.items()
-        if isinstance(names, list) and None not in names and component not in unwanted
+        if isinstance(names, list) and None not in names and component not in unwanted_components
     ]
 
 
@@ -74,11 +74,11 @@ def needed_files(
     names: Collection[str],
     parts: Parts,
     prefer_fp16: bool = False,
-    replaced: Collection[str] = (),
+    replacements: Collection[str] = (),
 ) -> Needed:
     """Choose the needed files among all files of a checkpoint, given as paths below its root.
 
-    Networks in `replaced` come from elsewhere.
+    Networks in `replacements` come from elsewhere.
 
     Raises:
         CheckpointError: if a tokenizer or the weights of a network are missing.
@@ -87,7 +87,7 @@ def needed_files(
     weights = {
         network: _weight_files(names, network, prefer_fp16, parts.hints.get(network))
         for network in parts.networks
-        if network not in replaced
+        if network not in replacements
     }
     words = [WORDS] if WORDS in names else []
     return Needed([*words, *chain.from_iterable((*tokenizers, *weights.values()))], weights)
@@ -129,9 +129,9 @@ def check(
     config = options.reader.read(folder)
     if not options.weights:
         return config, Needed([], {})
-    replaced = options.reader.replacements
+    replacements = options.reader.replacements
     try:
-        return config, needed_files(names, config, options.prefer_fp16, replaced)
+        return config, needed_files(names, config, options.prefer_fp16, replacements)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
 

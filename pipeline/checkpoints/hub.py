@@ -151,14 +151,14 @@ def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Che
     is_whole = (folder / INDEX).is_file()
     patterns = config_patterns(folder, options.reader.unwanted) if is_whole else [LONE_CONFIG]
     snapshot_download(model, revision=resolved, allow_patterns=patterns)
-    config, needed = check(folder, model, _names(model, resolved), options)
-    snapshot_download(model, revision=resolved, allow_patterns=needed.files)
+    config, selection = check(folder, model, _names(model, resolved), options)
+    snapshot_download(model, revision=resolved, allow_patterns=selection.files)
     return FolderCheckpoint(
         folder,
         model,
         resolved.resolved,
         config,
-        needed.weights,
+        selection.weights,
         replacements=options.reader.replacements,
         words=read_words(folder),
     )
@@ -223,13 +223,13 @@ def _from_cache(model: str, options: FetchOptions[C], folder: Path) -> Checkpoin
     Raises:
         CheckpointError: if the cache does not hold a complete checkpoint.
     """
-    config, needed = check(folder, str(folder), list_folder(folder), options)
+    config, selection = check(folder, str(folder), list_folder(folder), options)
     return FolderCheckpoint(
         folder,
         model,
         folder.name,
         config,
-        needed.weights,
+        selection.weights,
         replacements=options.reader.replacements,
         words=read_words(folder),
     )

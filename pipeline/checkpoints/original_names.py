@@ -178,9 +178,9 @@ def to_diffusers_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         CheckpointError: if two tensors have the same name there.
     """
     top = max((int(match[1]) for name in tensors if (match := VAE_UP.match(name))), default=0)
-    renamed = ((_diffusers_vae_name(name, top), tensor) for name, tensor in tensors.items())
+    pairs = ((_diffusers_vae_name(name, top), tensor) for name, tensor in tensors.items())
     return _collected(
-        (name, tensor.squeezed() if ".attentions." in name else tensor) for name, tensor in renamed
+        (name, tensor.squeezed() if ".attentions." in name else tensor) for name, tensor in pairs
     )
 
 
@@ -223,23 +223,23 @@ def to_diffusers_open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         CheckpointError: if a tensor cannot be divided, or two have the same name there.
     """
     return _collected(
-        renamed for name, tensor in tensors.items() for renamed in _from_open_clip(name, tensor)
+        pair for name, tensor in tensors.items() for pair in _from_open_clip(name, tensor)
     )
 
 
 def _from_open_clip(original: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     name = _replaced(original, OPEN_CLIP_NAMES)
-    layer, joined, leaf = name.partition(".self_attn.in_proj_")
-    if joined:
+    layer, separator, leaf = name.partition(".self_attn.in_proj_")
+    if separator:
         for part, third in zip("qkv", tensor.thirds(), strict=True):
             yield f"{layer}.self_attn.{part}_proj.{leaf}", third
     else:
         yield name, tensor.transposed() if original == "text_projection" else tensor
 
 
-def _collected(renamed: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def _collected(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for name, tensor in renamed:
+    for name, tensor in pairs:
         if name in tensors:
             duplicates = f"{tensors[name].name} and {tensor.name}"
             raise CheckpointError(f"{tensor.file}: {duplicates} name the same tensor")

@@ -91,8 +91,8 @@ def check_is_safetensors(file: str) -> None:
 def prefix_of(tensors: Iterable[str], section: Section) -> str | None:
     """Return the prefix that a section has in a file; None if the section is not there."""
     names = list(tensors)
-    there = (prefix for prefix in section.prefixes if any(x.startswith(prefix) for x in names))
-    return next(there, None)
+    prefixes = (prefix for prefix in section.prefixes if any(x.startswith(prefix) for x in names))
+    return next(prefixes, None)
 
 
 def take_section(
@@ -146,28 +146,28 @@ def _average_name(name: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _check_known(
-    tensors: Mapping[str, Tensor], sections: Mapping[str, Section], replaced: Collection[str]
+    tensors: Mapping[str, Tensor], sections: Mapping[str, Section], replacements: Collection[str]
 ) -> None:
     """Raise CheckpointError if a tensor belongs to no network.
 
     Args:
         tensors: all tensors of the file.
         sections: each network's.
-        replaced: networks that are not read from the file.
+        replacements: networks that are not read from the file.
     """
-    known = [EMA_PREFIX]
+    known_prefixes = [EMA_PREFIX]
     for network, section in sections.items():
-        prefixes = section.prefixes if network in replaced else [prefix_of(tensors, section)]
-        known += [prefix for prefix in prefixes if prefix]
-    unknown = [
+        prefixes = section.prefixes if network in replacements else [prefix_of(tensors, section)]
+        known_prefixes += [prefix for prefix in prefixes if prefix]
+    unknown_tensors = [
         tensor
         for name, tensor in tensors.items()
-        if name not in MARKS and not name.startswith(tuple(known))
+        if name not in MARKS and not name.startswith(tuple(known_prefixes))
     ]
-    if unknown:
-        first, more = unknown[0], len(unknown) - 1
+    if unknown_tensors:
+        tensor, more = unknown_tensors[0], len(unknown_tensors) - 1
         raise CheckpointError(
-            f"{first.file}: unknown tensor {first.name}"
+            f"{tensor.file}: unknown tensor {tensor.name}"
             + (f", and {more} more" if more else "")
-            + f"; expected only names that start with {', '.join(known)}"
+            + f"; expected only names that start with {', '.join(known_prefixes)}"
         )

@@ -72,10 +72,10 @@ def fetch(
         return open_single_file(file, model, commit, options)
     _check_no_average(model, ema)
     if model and path.is_dir():
-        config, needed = check(path, str(path), list_folder(path), options)
+        config, selection = check(path, str(path), list_folder(path), options)
         name, replacements, words = path.resolve().name, reader.replacements, read_words(path)
         return FolderCheckpoint(
-            path, name, None, config, needed.weights, replacements=replacements, words=words
+            path, name, None, config, selection.weights, replacements=replacements, words=words
         )
     _check_not_a_file(model)
     from pipeline.checkpoints.hub import download

@@ -60,7 +60,7 @@ def choose_weight_files(
         CheckpointError: if there are no safetensors weights.
     """
     variants = (".fp16", "") if prefer_fp16 else ("", ".fp16")
-    incomplete: list[str] = []
+    incomplete_files: list[str] = []
     for variant in variants:
         for stem in STEMS:
             single = f"{component}/{stem}{variant}.safetensors"
@@ -69,9 +69,9 @@ def choose_weight_files(
             files, complete = _sharded_files(names, component, stem, variant)
             if complete:
                 return files
-            incomplete = incomplete or files
-    if incomplete:
-        return incomplete
+            incomplete_files = incomplete_files or files
+    if incomplete_files:
+        return incomplete_files
     raise CheckpointError(_no_weights(names, component))
 
 

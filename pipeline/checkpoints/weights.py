@@ -192,10 +192,10 @@ class PendingWeights(Generic[M]):
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
         for path, array in self.read(flat):
-            made = quantize_kernel(array) if _is_quantized(flat[path]) else array
-            placed = jax.tree.map(place, made)
-            flat[path] = flat[path].replace(placed)
-            progress(sum(leaf.nbytes for leaf in jax.tree.leaves(placed)))
+            value = quantize_kernel(array) if _is_quantized(flat[path]) else array
+            device_value = jax.tree.map(place, value)
+            flat[path] = flat[path].replace(device_value)
+            progress(sum(leaf.nbytes for leaf in jax.tree.leaves(device_value)))
         return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
     def read(self, paths: Iterable[Any]) -> Iterator[tuple[Any, np.ndarray]]:
@@ -206,16 +206,16 @@ class PendingWeights(Generic[M]):
                 matched; the message names it.
         """
         params = dict(nnx.to_flat_state(nnx.state(self.module)))
-        reading: deque[Future[tuple[Any, np.ndarray]]] = deque()
+        futures: deque[Future[tuple[Any, np.ndarray]]] = deque()
         with self._open() as files, ThreadPoolExecutor(os.cpu_count(), "read") as threads:
             self._check_same(files)
             paths = [*paths]
             for path, array in zip(paths, empty_arrays(params[x] for x in paths), strict=True):
-                reading.append(threads.submit(self._fill, files, path, array))
-                if len(reading) > READ_AHEAD:
-                    yield reading.popleft().result()
-            while reading:
-                yield reading.popleft().result()
+                futures.append(threads.submit(self._fill, files, path, array))
+                if len(futures) > READ_AHEAD:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
 
     def _fill(self, files: TensorFiles, path: Any, array: np.ndarray) -> tuple[Any, np.ndarray]:
         """Read a parameter into an array; return both its path and the array."""
@@ -230,11 +230,13 @@ class PendingWeights(Generic[M]):
 
     def _check_same(self, files: TensorFiles) -> None:
         """Raise CheckpointError if a file was replaced: networks of two models would be mixed."""
-        now = files.versions
-        if now != self._versions:
-            replaced = (file for file, old in self._versions.items() if now.get(file) != old)
+        versions = files.versions
+        if versions != self._versions:
+            paths = (
+                file for file, version in self._versions.items() if versions.get(file) != version
+            )
             raise CheckpointError(
-                f"{next(replaced, files.where)}: the file was replaced while the checkpoint was"
+                f"{next(paths, files.where)}: the file was replaced while the checkpoint was"
                 " loaded; load it again when it is complete"
             )
 
@@ -263,11 +265,11 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
     """Return the names of every parameter's tensors; each tensor must belong to a parameter."""
     originals: dict[str, str] = {}
     for name in _named(files):
-        modern = modern_name(name)
-        if modern in originals:
-            duplicates = f"{files[name].name} and {files[originals[modern]].name}"
+        new_name = modern_name(name)
+        if new_name in originals:
+            duplicates = f"{files[name].name} and {files[originals[new_name]].name}"
             raise CheckpointError(f"{files.where}: {duplicates} name the same tensor")
-        originals[modern] = name
+        originals[new_name] = name
     sources = {}
     for path, param in params.items():
         names = checkpoint_names(path)
@@ -276,12 +278,12 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
                 raise CheckpointError(f"{files.where}: the tensor {name} is missing")
         sources[path] = [originals.pop(name) for name in names]
         share = (*param.shape[:-1], param.shape[-1] // len(names))
-        right = checkpoint_shape(path, share)
+        shape = checkpoint_shape(path, share)
         for source in sources[path]:
-            if files[source].shape != right:
+            if files[source].shape != shape:
                 raise CheckpointError(
                     f"{files.where}: {files[source].name} has shape {list(files[source].shape)};"
-                    f" expected {list(right)} from the network's configuration"
+                    f" expected {list(shape)} from the network's configuration"
                 )
     for name in originals.values():
         raise CheckpointError(f"{files.where}: unknown tensor {files[name].name}")
