@@ -166,15 +166,15 @@ def _print_plan(options: argparse.Namespace) -> None:
     config = checkpoint.config
     requested_sizes = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(config, *size) for size in requested_sizes))
-    second = None
+    refiner = None
     if options.refiner:
-        second = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True)
+        refiner = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True)
     plan = Plan(
         config,
         sizes,
         options.images,
         options.prompt_chunks,
-        second,
+        refiner,
         options.step_cache,
         options.devices_per_picture,
         options.quantization,
@@ -258,10 +258,10 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     settings = {name: value for name, value in values.items() if value is not None}
     request = check_request(GenerateRequest(**settings), options.images)
     files = {"image": options.image, "mask": options.mask}
-    started: dict[str, Any] = {
+    pictures: dict[str, Any] = {
         name: open_file(file, name) for name, file in files.items() if file is not None
     }
-    check_origin(request, Inputs(started.get("image"), started.get("mask")))
+    check_origin(request, Inputs(pictures.get("image"), pictures.get("mask")))
     _make_folder(options.out)
     pipe = _load(options, request.scheduler)
     if len(options.prompt) > 1:  # or the quotes around one prompt were forgotten
@@ -272,21 +272,21 @@ def _draw(options: argparse.Namespace) -> list[Path]:
             bar.total = total
             bar.update()
 
-        result = pipe.generate(**values, **started, on_step=on_step)
-    for cut in sorted({*result.truncated, *result.negative_truncated} - {""}):
-        print(f"cut off, too long: {cut}", file=sys.stderr)
+        result = pipe.generate(**values, **pictures, on_step=on_step)
+    for end in sorted({*result.truncated, *result.negative_truncated} - {""}):
+        print(f"cut off, too long: {end}", file=sys.stderr)
     names = [f"{seed}.png" for seed in result.seeds]
     if result.variation_seeds is not None:
         names = [f"{options.seed}-{seed}.png" for seed in result.variation_seeds]
     for name, flagged in zip(names, result.flagged, strict=True):
         if flagged:
             print(f"blurred by the safety checker: {name}", file=sys.stderr)
-    named = dict(zip(names, result.images, strict=True))
+    images_by_name = dict(zip(names, result.images, strict=True))
     grid = make_image_grid(result.images, *_grid(len(result.images)))
     grid.info.update(result.images[0].info)
-    for name, image in {**named, "grid.png": grid}.items():
+    for name, image in {**images_by_name, "grid.png": grid}.items():
         metadata.save_png(image, options.out / name)
-    return [options.out / name for name in (*named, "grid.png")]
+    return [options.out / name for name in (*images_by_name, "grid.png")]
 
 
 def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:

@@ -205,9 +205,9 @@ class Facts:
                 return replace(facts.for_model(name), name=self.name, others=self.others)
         model_facts = next((model for model in self.models if model.name == name), None)
         if model_facts is None or model_facts.fault:
-            right = ", ".join(map(repr, self.model_names))
-            why = f"which cannot be used: {model_facts.fault}; " if model_facts else ""
-            raise InputError(f"model is {name!r}; {why}expected one of {right}")
+            names = ", ".join(map(repr, self.model_names))
+            reason = f"which cannot be used: {model_facts.fault}; " if model_facts else ""
+            raise InputError(f"model is {name!r}; {reason}expected one of {names}")
         return replace(
             self, **{field: getattr(model_facts, field) for field in OF_MODEL - {"name"}}
         )
@@ -270,8 +270,8 @@ class Facts:
         """
         if self.distilled:
             return ""
-        nearest = sorted(self.recipes, key=lambda recipe: abs(recipe.steps[0] - LIVE_STEPS))
-        return nearest[0].name if nearest else None
+        recipes = sorted(self.recipes, key=lambda recipe: abs(recipe.steps[0] - LIVE_STEPS))
+        return recipes[0].name if recipes else None
 
 
 # The attributes in which models differ that share programs.
@@ -323,7 +323,7 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     prompts, lora_weights = prompts.casefold(), request.lora_weights
-    named: list[Any] = [
+    contents: list[Any] = [
         [getattr(facts, name) for name in _DRAWN_WITH],
         {lora.name: lora.digest for lora in facts.loras if lora.name in lora_weights},
         {
@@ -333,11 +333,11 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
         },
     ]
     if request.prompt_syntax == A1111 and "__" in prompts:
-        named.append(facts.lists)
+        contents.append(facts.lists)
     if request.model:
         digests = (model.digest for model in facts.models if model.name == request.model)
-        named.append([request.model, *digests])
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+        contents.append([request.model, *digests])
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 # The fields that are no property of the model alone: several instances add them up.
@@ -366,13 +366,13 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
     """
     if not instances:
         return facts
-    more = dict.fromkeys(size for instance in instances for size in instance.more_sizes)
-    coming = dict.fromkeys(size for instance in instances for size in instance.coming_sizes)
+    more_sizes = dict.fromkeys(size for instance in instances for size in instance.more_sizes)
+    coming_sizes = dict.fromkeys(size for instance in instances for size in instance.coming_sizes)
     first_embeddings, *other_embeddings = (instance.embeddings for instance in instances)
     return replace(
         facts,
-        more_sizes=tuple(more),
-        coming_sizes=tuple(size for size in coming if size not in more),
+        more_sizes=tuple(more_sizes),
+        coming_sizes=tuple(size for size in coming_sizes if size not in more_sizes),
         loras=_by_name((lora for instance in instances for lora in instance.loras), "doubled"),
         embeddings=tuple(
             embedding

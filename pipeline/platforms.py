@@ -94,12 +94,12 @@ def by_platform(computation: str, forms: Mapping[str, Callable[..., Array]], *ar
             uses the `PLAIN` one.
         args: the arguments of the form.
     """
-    chosen = {
+    functions = {
         name: forms[form]
         for name, platform in PLATFORMS.items()
         if (form := getattr(platform, computation)) in forms and form != PLAIN
     }
-    return jax.lax.platform_dependent(*args, default=forms[PLAIN], **chosen)
+    return jax.lax.platform_dependent(*args, default=forms[PLAIN], **functions)
 
 
 def compiler_options(device: jax.Device, dtype: DTypeLike) -> CompilerOptions:
@@ -120,8 +120,8 @@ def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.
     for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
         if dtype in (supported, supported.name, supported.type):
             return supported
-    right = "float32 or bfloat16 (the VAE overflows in float16)"
-    raise InputError(f"dtype is {dtype}; expected {right}")
+    dtypes = "float32 or bfloat16 (the VAE overflows in float16)"
+    raise InputError(f"dtype is {dtype}; expected {dtypes}")
 
 
 def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:

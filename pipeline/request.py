@@ -329,8 +329,8 @@ class GenerateRequest:
     @property
     def steps(self) -> int:
         """Number of steps of a resolved request: that of the timesteps, if it names any."""
-        named = self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
-        return cast(int, named)
+        count = self.timesteps.count(",") + 1 if self.timesteps else self.num_inference_steps
+        return cast(int, count)
 
     @property
     def guidance(self) -> float:
@@ -486,17 +486,17 @@ def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
         own_scheduler: the scheduler that draws it if it names none. If it is not among
             `SCHEDULERS`, only the instance that has it can check what it takes.
     """
-    used = request.scheduler or own_scheduler
-    options = SCHEDULERS[used].options if used in SCHEDULERS else {}
+    scheduler_name = request.scheduler or own_scheduler
+    options = SCHEDULERS[scheduler_name].options if scheduler_name in SCHEDULERS else {}
     for name, is_taken in options.items():
         value = getattr(request, name)
         if is_taken or value in (SETTINGS[name].default, DEFAULT_SIGMAS):
             continue
         choices = [key for key, scheduler in SCHEDULERS.items() if scheduler.options[name]]
-        yield Misfit(SETTINGS[name], value, SETTINGS["scheduler"], used, choices)
+        yield Misfit(SETTINGS[name], value, SETTINGS["scheduler"], scheduler_name, choices)
     if request.timesteps and request.sigma_schedule not in ("", DEFAULT_SIGMAS):
-        spaced = SETTINGS["sigma_schedule"], request.sigma_schedule
-        yield Misfit(SETTINGS["timesteps"], request.timesteps, *spaced)
+        sigmas = SETTINGS["sigma_schedule"], request.sigma_schedule
+        yield Misfit(SETTINGS["timesteps"], request.timesteps, *sigmas)
 
 
 def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
@@ -505,8 +505,8 @@ def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
         value = getattr(request, setting.name)
         if value is None and setting.default is None:
             continue
-        here = setting if model is None else setting.for_model(model)
-        if fault := here.fault(value):
+        model_setting = setting if model is None else setting.for_model(model)
+        if fault := model_setting.fault(value):
             yield fault
 
 
@@ -544,8 +544,8 @@ class Request(GenerateRequest):
         """The variations to apply in order: a seed for each picture, and the strength."""
         if not self.variation_strength > 0:
             return []
-        earlier = [([seed] * self.images, x) for seed, x in parse_variations(self.variation_of)]
-        return [*earlier, (self.variation_seeds, self.variation_strength)]
+        pairs = [([seed] * self.images, x) for seed, x in parse_variations(self.variation_of)]
+        return [*pairs, (self.variation_seeds, self.variation_strength)]
 
     def _each(self, name: str) -> list[Any]:
         return [self.of_picture(i)[name] for i in range(self.images)]
@@ -570,12 +570,12 @@ def check_request(request: GenerateRequest, images: int) -> Request:
     return Request(**values, images=images)
 
 
-def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:
+def checked_latents(latents: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return latents as a NumPy array `[images, h, w, C]` float32.
 
     Args:
         latents: the noise to check.
-        right: the shape that it must have.
+        shape: the shape that it must have.
 
     Raises:
         InputError: if the shape, the dtype or a value is wrong; the message says which.
@@ -583,10 +583,10 @@ def checked_latents(latents: np.ndarray, right: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.asarray(latents)
     except ValueError as error:
-        raise InputError(f"latents are not an array of {list(right)} float32: {error}") from error
-    if array.shape != right or array.dtype != np.float32:
+        raise InputError(f"latents are not an array of {list(shape)} float32: {error}") from error
+    if array.shape != shape or array.dtype != np.float32:
         raise InputError(
-            f"latents are {list(array.shape)} {array.dtype}; expected {list(right)} float32"
+            f"latents are {list(array.shape)} {array.dtype}; expected {list(shape)} float32"
         )
     if not np.isfinite(array).all():
         raise InputError("latents hold NaN or infinity; expected standard normal noise")

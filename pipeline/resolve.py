@@ -40,12 +40,12 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     ask = dataclasses.replace(ask, model="" if ask.model == facts.name else ask.model)
     few_steps = facts.distilled or ask.recipe != ""
     request = with_recipe(with_named_loras(ask), facts.recipes)
-    usual = {
+    defaults = {
         "num_inference_steps": facts.num_inference_steps,
         "guidance_scale": facts.guidance_scale,
     }
-    chosen = {name: value for name in usual if (value := getattr(request, name)) is not None}
-    request = dataclasses.replace(request, **usual | chosen)
+    settings = {name: value for name in defaults if (value := getattr(request, name)) is not None}
+    request = dataclasses.replace(request, **defaults | settings)
     is_usual = request.steps == facts.timesteps.count(",") + 1 and not request.scheduler
     if facts.timesteps and is_usual and not request.timesteps:
         request = dataclasses.replace(request, timesteps=facts.timesteps)
@@ -97,11 +97,11 @@ def with_recipe(request: R, available: Iterable[LoraRecipe]) -> R:
     """
     if not request.recipe:
         return request
-    by_name = {recipe.name: recipe for recipe in available}
-    if request.recipe not in by_name:
-        right = f"one of {', '.join(map(repr, by_name))}" if by_name else "none, without its LoRA"
-        raise InputError(f"recipe is {request.recipe!r}; expected {right}")
-    recipe = by_name[request.recipe]
+    recipes = {recipe.name: recipe for recipe in available}
+    if request.recipe not in recipes:
+        names = f"one of {', '.join(map(repr, recipes))}" if recipes else "none, without its LoRA"
+        raise InputError(f"recipe is {request.recipe!r}; expected {names}")
+    recipe = recipes[request.recipe]
     settings = dict(recipe.settings)
     if request.num_inference_steps in recipe.steps:
         del settings["num_inference_steps"]
@@ -134,8 +134,8 @@ def with_named_loras(request: R) -> R:
 def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
     """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name."""
     tags = [take_tags(text)[1] for text in _texts(request.prompt)]
-    named = {name: weights for text in tags for name, weights in parse_loras(text).items()}
-    return {**request.lora_weights, **named}
+    tag_weights = {name: weights for text in tags for name, weights in parse_loras(text).items()}
+    return {**request.lora_weights, **tag_weights}
 
 
 def _mapped(change: Callable[[str], str], texts: Any) -> Any:

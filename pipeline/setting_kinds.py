@@ -286,8 +286,8 @@ class Choice(Setting):
 
     @property
     def help(self) -> str:
-        named = f"{self.description.removesuffix('.')}: {', '.join(self.choices)}."
-        return f"{named} {self.details}".strip()
+        sentence = f"{self.description.removesuffix('.')}: {', '.join(self.choices)}."
+        return f"{sentence} {self.details}".strip()
 
     @property
     def absent_note(self) -> str:
@@ -345,8 +345,8 @@ class Size(Choice):
 
     def fault(self, value: Any) -> "Fault | None":
         text = str(self.checked(value))
-        known = re.findall(f"^{SIZE}$", text) if self.choices is _ANY_SIZE else self.choices
-        return None if text in ("", *known) else Fault(self.unknown, self, value)
+        choices = re.findall(f"^{SIZE}$", text) if self.choices is _ANY_SIZE else self.choices
+        return None if text in ("", *choices) else Fault(self.unknown, self, value)
 
     def checked(self, value: str | tuple[int, int] | None) -> str:
         return "{1}x{0}".format(*value) if isinstance(value, tuple) else value or ""
@@ -360,8 +360,8 @@ class Written(Setting):
 
     @property
     def help(self) -> str:
-        shown = f"{self.description.removesuffix('.')}, such as {self.example}."
-        return f"{shown} {self.details}".strip()
+        sentence = f"{self.description.removesuffix('.')}, such as {self.example}."
+        return f"{sentence} {self.details}".strip()
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -491,10 +491,10 @@ def parse_timesteps(text: str) -> list[int]:
     return timesteps
 
 
-def add_variation(earlier: str, seed: int, strength: float) -> str:
+def add_variation(text: str, seed: int, strength: float) -> str:
     """Return a list of variations with one more at its end."""
-    added = f"{seed}:{np.format_float_positional(strength, trim='-')}"
-    return ",".join(filter(None, (earlier, added)))
+    entry = f"{seed}:{np.format_float_positional(strength, trim='-')}"
+    return ",".join(filter(None, (text, entry)))
 
 
 @dataclass(frozen=True)
@@ -523,8 +523,8 @@ class Fault:
     value: Any
 
     def __str__(self) -> str:
-        right = self.setting.expected(self.code)
-        return f"{self.setting.name} is {self.value!r}; expected {right}"
+        expectation = self.setting.expected(self.code)
+        return f"{self.setting.name} is {self.value!r}; expected {expectation}"
 
 
 def _is_number(value: Any) -> bool:

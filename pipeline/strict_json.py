@@ -42,10 +42,10 @@ class StrictJson:
             raise CheckpointError(f"{path}: expected a JSON object at the top")
         self.values: dict[str, Any] = values
 
-    def error(self, key: str, value: object, right: str) -> CheckpointError:
-        """Return the exception for a value that is not supported; `right` describes one that is."""
+    def error(self, key: str, value: object, expectation: str) -> CheckpointError:
+        """Return the exception for an unsupported value; `expectation` says what is supported."""
         return CheckpointError(
-            f"{self.where}: {key} = {value!r} is not supported; expected {right}"
+            f"{self.where}: {key} = {value!r} is not supported; expected {expectation}"
         )
 
     def take(self, key: str, kind: type, default: Any = ...) -> Any:
@@ -69,9 +69,9 @@ class StrictJson:
         values = {} if values is None else values
         if not isinstance(values, dict):
             raise self.error(key, values, "an object")
-        inner = copy(self)
-        inner.where, inner.values = f"{self.where}: {key}", values
-        return inner
+        content = copy(self)
+        content.where, content.values = f"{self.where}: {key}", values
+        return content
 
     def positive(self, key: str, default: float) -> float:
         """Return the value under `key`, which must be a number above 0."""
@@ -119,8 +119,8 @@ class StrictJson:
         """
         value = self.values.pop(key, allowed[0] if default is ... else default)
         # `True == 1` in Python, but not in a config.
-        if not any(value == right and type(value) is type(right) for right in allowed):
-            raise self.error(key, value, " or ".join(repr(right) for right in allowed))
+        if not any(value == option and type(value) is type(option) for option in allowed):
+            raise self.error(key, value, " or ".join(repr(option) for option in allowed))
         return value
 
     def drop(self, *keys: str) -> None:
