@@ -35,10 +35,10 @@ def expand(request: Request, facts: Facts) -> Request:
         request = _as_live(request, facts)
     images = facts.images_per_request if request.images is None else request.images
     request = replace(request, images=images, size=request.size or facts.sizes[0])
-    known = list(facts.recipe_names)
-    if request.recipe not in ("", *known):
-        if known:
-            raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=known)
+    choices = list(facts.recipe_names)
+    if request.recipe not in ("", *choices):
+        if choices:
+            raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=choices)
         raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
     try:
         return resolve(request, facts, has_image=request.image is not None)
@@ -61,9 +61,9 @@ def _facts_for(request: Request, facts: Facts) -> Facts:
             if model.name == request.model:
                 params: dict[str, Param] = {"value": model.name, "reason": model.fault}
                 raise _wrong(Code.UNUSABLE_MODEL, "model", **params) from error
-        known = list(facts.model_names)
-        wrong = _wrong(Code.UNKNOWN_CHOICE, "model", value=request.model, choices=known)
-        raise wrong from error
+        choices = list(facts.model_names)
+        refusal = _wrong(Code.UNKNOWN_CHOICE, "model", value=request.model, choices=choices)
+        raise refusal from error
 
 
 def _as_live(request: Request, facts: Facts) -> Request:
@@ -91,8 +91,8 @@ def check_fields(request: Request, facts: Facts) -> None:
     for fault in faults(request, facts):
         code = Code(fault.code)
         value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
-        refused = dict(facts.refused_schedulers) if fault.setting.name == "scheduler" else {}
-        if reason := refused.get(value):
+        reasons = dict(facts.refused_schedulers) if fault.setting.name == "scheduler" else {}
+        if reason := reasons.get(value):
             raise _wrong(Code.UNFIT_SCHEDULER, fault.setting.name, value=value, reason=reason)
         raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
     for misfit in misfits(request, facts.scheduler):
@@ -118,17 +118,17 @@ def check_words(request: GenerateRequest, blocked: BlockedWords) -> None:
     Raises:
         RequestError: if a prompt has one, or has too many different texts.
     """
-    written = _texts(request.prompt)
+    prompts = _texts(request.prompt)
     try:
-        read = [
+        texts = [
             text
-            for prompt in written
+            for prompt in prompts
             for text in texts_of(prompt, request.prompt_syntax, request.steps)
         ]
     except InputError as error:
         message = Message(Code.TOO_MANY_TEXTS, {"limit": MAX_TEXTS})
         raise RequestError(message, field="prompt") from error
-    if word := next(filter(None, map(blocked.find, (*written, *read))), ""):
+    if word := next(filter(None, map(blocked.find, (*prompts, *texts))), ""):
         message = Message(Code.BLOCKED, {"word": word})
         raise RequestError(message, ErrorKind.BLOCKED, field="prompt")
 
@@ -174,12 +174,12 @@ def check_named(request: Request, facts: Facts) -> None:
         RequestError: for the first one that is not, or that several files could be.
     """
     _facts_for(request, facts)
-    known = {lora.name: lora for lora in facts.loras}
+    loras = {lora.name: lora for lora in facts.loras}
     for name in parse_loras(request.loras):
-        if name not in known:
+        if name not in loras:
             raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")
-        if doubled := known[name].doubled:
-            params: dict[str, Param] = {"value": name, "files": list(doubled)}
+        if files := loras[name].doubled:
+            params: dict[str, Param] = {"value": name, "files": list(files)}
             raise RequestError(Message(Code.DOUBLED_LORA, params), field="loras")
 
 

@@ -49,16 +49,16 @@ class BlockedWords:
         """Return the part of a text that an entry matches, as it is compared, or ""."""
         if not (self._words or self._expressions):
             return ""
-        plain = _plain(text)
+        plain_text = _plain(text)
         of_words = (
             pattern.search(reading)
-            for reading in (_readings(plain) if self._words else ())
+            for reading in (_readings(plain_text) if self._words else ())
             for word, pattern in self._words
             if word in reading  # which is quicker than a search
         )
         of_expressions = (
             pattern.search(reading)
-            for reading in (plain, _folded(text), _composed(text))
+            for reading in (plain_text, _folded(text), _composed(text))
             for pattern in self._expressions
         )
         return next((match[0] for match in chain(of_words, of_expressions) if match), "")
@@ -110,8 +110,8 @@ def _plain(text: str) -> str:
 
 def _folded(text: str) -> str:
     """Return a text without case, accents and invisible marks."""
-    apart = unicodedata.normalize("NFKD", _without_marks(text))
-    return _without_marks(unicodedata.normalize("NFKD", _without_marks(apart).casefold()))
+    decomposed_text = unicodedata.normalize("NFKD", _without_marks(text))
+    return _without_marks(unicodedata.normalize("NFKD", _without_marks(decomposed_text).casefold()))
 
 
 def _without_marks(text: str) -> str:
@@ -130,16 +130,16 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(letters))
 
 
-def _readings(plain: str) -> Iterable[str]:
+def _readings(plain_text: str) -> Iterable[str]:
     """Return the different ways in which a text may be meant, as it is written first."""
-    together = _APART.sub(lambda letters: _together(letters[0]), plain)
-    written = plain, together
-    meant = (
+    joined_text = _APART.sub(lambda letters: _together(letters[0]), plain_text)
+    texts = plain_text, joined_text
+    variants = (
         _WRITTEN.sub(lambda word, table=table: _meant(word[0], table), text)
-        for text in written
+        for text in texts
         for table in _WRITTEN_FOR
     )
-    return dict.fromkeys((*written, *meant))
+    return dict.fromkeys((*texts, *variants))
 
 
 def _meant(word: str, written_for: dict[int, int]) -> str:
@@ -147,7 +147,7 @@ def _meant(word: str, written_for: dict[int, int]) -> str:
     return word.translate(written_for) if any(map(str.isalpha, word)) else word
 
 
-def _together(apart: str) -> str:
+def _together(spelling: str) -> str:
     """Return letters that are written apart as a word, and without an article before it."""
-    letters = re.sub(r"[\W_]", "", apart)
+    letters = re.sub(r"[\W_]", "", spelling)
     return f"{letters} {letters[1:]}" if letters.startswith("a") else letters

@@ -21,8 +21,8 @@ class Pace:
     def observe(self, evaluations: int, seconds: float) -> None:
         """Add a picture that was drawn to the end to the average."""
         evaluation_s = seconds / evaluations
-        old = evaluation_s if self._evaluation_s is None else self._evaluation_s
-        self._evaluation_s = old + _NEWEST * (evaluation_s - old)
+        average = evaluation_s if self._evaluation_s is None else self._evaluation_s
+        self._evaluation_s = average + _NEWEST * (evaluation_s - average)
 
     def expect(self, evaluations: float) -> float | None:
         """Return the seconds that they take; None before anything was drawn."""
@@ -41,5 +41,5 @@ class TimeLeft:
         now = self._clock()
         if self._first is None or done < self._first[0]:
             self._first = done, now
-        first, then = self._first
-        return None if done - first < _SEEN else (now - then) / (done - first) * (total - done)
+        first, began_at = self._first
+        return None if done - first < _SEEN else (now - began_at) / (done - first) * (total - done)

@@ -171,8 +171,8 @@ class RequestLifecycle(ABC):
             check_digest(request, self.facts)
             check_fields(request, self.facts)
             self._check_room(request)
-            read = partial(check_words, request, self._blocked)
-            await self._readers.run(request.address, read)
+            work = partial(check_words, request, self._blocked)
+            await self._readers.run(request.address, work)
             self._check_id(request)  # others may have been admitted meanwhile
             self._check_room(request)
             self._admit(request)
@@ -262,7 +262,7 @@ class RequestLifecycle(ABC):
         else:
             self._rates.admit(request)
 
-    def _drop_older(self, newest: Request) -> None:
+    def _drop_older(self, request: Request) -> None:
         """End the live pictures that a new one replaces.
 
         These are the one of its visitor, and the oldest where too many wait: of its address, or
@@ -270,15 +270,15 @@ class RequestLifecycle(ABC):
         """
 
         def is_neighbour(record: Record) -> bool:
-            return record.request.address == newest.address
+            return record.request.address == request.address
 
         for record in [*filter(is_neighbour, self._live_under_way)]:
-            if record.request.visitor == newest.visitor:
+            if record.request.visitor == request.visitor:
                 self._drop(record)
-        for most, counts in ((MOST_LIVE_EACH, is_neighbour), (MOST_LIVE, lambda _: True)):
+        for limit, counts in ((MOST_LIVE_EACH, is_neighbour), (MOST_LIVE, lambda _: True)):
             waiting = [record for record in self._live_under_way if record.started_at is None]
-            too_many = list(filter(counts, waiting))[: 1 - most]
-            for record in too_many:
+            surplus = list(filter(counts, waiting))[: 1 - limit]
+            for record in surplus:
                 self._drop(record)
 
     def _drop(self, record: Record) -> None:
@@ -359,11 +359,11 @@ class RequestLifecycle(ABC):
         if self._closing or self._tells_at:
             return
         loop = asyncio.get_running_loop()
-        due = self._told_at + TOLD_S
-        if loop.time() >= due:
+        due_at = self._told_at + TOLD_S
+        if loop.time() >= due_at:
             self._announce_front()
         else:
-            self._tells_at = loop.call_at(due, self._announce_front)
+            self._tells_at = loop.call_at(due_at, self._announce_front)
 
     def _announce_front(self) -> None:
         self._tells_at = None
@@ -386,15 +386,17 @@ class RequestLifecycle(ABC):
                 if number % FRONT == 0:
                     await asyncio.sleep(FAR_PAUSE_S)
 
-    def _announced(self, but: Callable[[Record], bool] = lambda _: False) -> Iterator[Record]:
+    def _announced(
+        self, is_excepted: Callable[[Record], bool] = lambda _: False
+    ) -> Iterator[Record]:
         """Iterate over turns, and tell those that wait their places as these are read."""
         wait_s = self._until_free_s()
-        counted: set[Record] = set()
+        seen_records: set[Record] = set()
         for record in self._scheduler.in_turn():
-            if record.started_at is None and record not in counted:
-                counted.add(record)
-                if not but(record):
-                    self._registry.publish(record, Queued(len(counted), wait_s))
+            if record.started_at is None and record not in seen_records:
+                seen_records.add(record)
+                if not is_excepted(record):
+                    self._registry.publish(record, Queued(len(seen_records), wait_s))
             yield record
             takes_s = self._pace.expect(self._evaluations(record) / max(1, self._slots))
             if wait_s is not None and takes_s is not None:
@@ -404,12 +406,12 @@ class RequestLifecycle(ABC):
         """Return the seconds until the next picture can begin; None before anything was drawn."""
         if self._slots_in_use < self._slots:
             return self._pace.expect(0)
-        drawn = [record for record in self._begun.values() if record.is_being_drawn]
-        left = (
+        records = [record for record in self._begun.values() if record.is_being_drawn]
+        evaluations_left = (
             self._evaluations(record) * record.steps_left / max(1, record.request.drawn_steps)
-            for record in drawn
+            for record in records
         )
-        return self._pace.expect(min(left, default=0))
+        return self._pace.expect(min(evaluations_left, default=0))
 
     def _evaluations(self, record: Record) -> int:
         """Return how often the network is evaluated for each picture of a request."""

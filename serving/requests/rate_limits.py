@@ -34,8 +34,8 @@ class Buckets:
             self._levels.popitem(last=False)
 
     def _level(self, key: str) -> float:
-        tokens, then = self._levels.get(key, (self._size, self._clock()))
-        return min(self._size, tokens + (self._clock() - then) * self._size / 60)
+        tokens, updated_at = self._levels.get(key, (self._size, self._clock()))
+        return min(self._size, tokens + (self._clock() - updated_at) * self._size / 60)
 
 
 class RateLimits:
@@ -52,10 +52,10 @@ class RateLimits:
             RequestError: if the request exceeds a limit; it is then not counted.
         """
         pairs = (self._addresses, request.address), (self._sessions, request.visitor)
-        concerned = [(buckets, key) for buckets, key in pairs if buckets and key]
-        wait_s = max((buckets.wait_s(key) for buckets, key in concerned), default=0.0)
+        limits = [(buckets, key) for buckets, key in pairs if buckets and key]
+        wait_s = max((buckets.wait_s(key) for buckets, key in limits), default=0.0)
         if wait_s > 0:
             message = Message(Code.TOO_MANY_REQUESTS, {"wait_s": wait_s})
             raise RequestError(message, ErrorKind.TOO_MANY, retry_after_s=wait_s)
-        for buckets, key in concerned:
+        for buckets, key in limits:
             buckets.take(key)

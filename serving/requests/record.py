@@ -83,8 +83,8 @@ class Record:
     @property
     def steps_left(self) -> int:
         """Number of denoising steps still to be done."""
-        newest = self._state.get(Step)
-        done = newest[1].done if newest and isinstance(newest[1], Step) else 0
+        entry = self._state.get(Step)
+        done = entry[1].done if entry and isinstance(entry[1], Step) else 0
         return self.request.drawn_steps - done
 
     def drop_input(self) -> None:
@@ -114,24 +114,24 @@ class Record:
         self.started_at = self.started_at or time.monotonic()
         self.drawn_at = None
         # Queue positions, and steps and previews of an earlier attempt, no longer hold.
-        self._state = {key: kept for key, kept in self._state.items() if isinstance(key, int)}
+        self._state = {key: entry for key, entry in self._state.items() if isinstance(key, int)}
 
     async def events(self, left: Callable[[], None]) -> AsyncGenerator[Event]:
         """Yield the current state, then further events; call `left` when this follower leaves."""
-        seen = 0
+        last_number = 0
         self.followers += 1
         self.followed = True
         try:
             while True:
-                changed = self._changed
+                change = self._changed
                 for number, event in sorted(self._state.values(), key=lambda pair: pair[0]):
-                    if number > seen:
-                        seen = number
+                    if number > last_number:
+                        last_number = number
                         yield event
-                if self.ending and seen == self._count:
+                if self.ending and last_number == self._count:
                     return
-                if seen == self._count:
-                    await changed.wait()
+                if last_number == self._count:
+                    await change.wait()
         finally:
             self.followers -= 1
             left()

@@ -35,13 +35,13 @@ class Limits:
 class Registry:
     """All requests that are under way, and the recent ones that have ended.
 
-    A request ends exactly once, whatever the reason. `ended` is then called with its record.
+    A request ends exactly once, whatever the reason. `on_end` is then called with its record.
     The registry belongs to one event loop, like the records.
     """
 
-    def __init__(self, limits: Limits, ended: Callable[[Record], None]) -> None:
+    def __init__(self, limits: Limits, on_end: Callable[[Record], None]) -> None:
         self._limits = limits
-        self._ended = ended
+        self._ended = on_end
         self._records: dict[str, Record] = {}
         # Records that have ended, oldest first, and the bytes of their pictures.
         self._results: dict[Record, int] = {}
@@ -49,13 +49,13 @@ class Registry:
 
     def is_free(self, request_id: str) -> bool:
         """Return whether a new request can have this id, as no other has, or an abandoned one."""
-        known = self._records.get(request_id)
-        return known is None or known.abandoned
+        record = self._records.get(request_id)
+        return record is None or record.abandoned
 
     def take_in(self, request: Request) -> Record:
         """Create the record of a new request, whose id is free."""
-        if abandoned := self._records.get(request.id):
-            self._forget(abandoned)
+        if old_record := self._records.get(request.id):
+            self._forget(old_record)
         record = self._records[request.id] = Record(request)
         self._limit(record, LIVE_WAITING_S if request.live else self._limits.waiting_s)
         self._left(record)  # it has no follower yet
@@ -122,14 +122,16 @@ class Registry:
         if not record.followers:
             self.end(record, ErrorKind.ABANDONED, Message(Code.ABANDONED))
 
-    def _later(self, what: str, seconds: float, record: Record, then: Callable[[], None]) -> None:
-        """Set the timer `what` of a request that is under way, in place of an earlier one."""
+    def _later(
+        self, name: str, seconds: float, record: Record, callback: Callable[[], None]
+    ) -> None:
+        """Set the timer `name` of a request that is under way, in place of an earlier one."""
         if record.ending:
             return
         timers = self._timers.setdefault(record.request.id, {})
-        if what in timers:
-            timers[what].cancel()
-        timers[what] = asyncio.get_running_loop().call_later(seconds, then)
+        if name in timers:
+            timers[name].cancel()
+        timers[name] = asyncio.get_running_loop().call_later(seconds, callback)
 
     def _keep(self, record: Record) -> None:
         """Keep a result for a while; forget older ones that are too many or too large with it."""
@@ -143,8 +145,10 @@ class Registry:
         while len(self._results) > self._limits.kept:
             self._forget(first_to_go((entry, entry.request.address, 1) for entry in self._results))
         while sum(self._results.values()) > self._limits.kept_bytes and len(self._results) > 1:
-            older = list(self._results.items())[:-1]
-            self._forget(first_to_go((entry, entry.request.address, size) for entry, size in older))
+            old_results = list(self._results.items())[:-1]
+            self._forget(
+                first_to_go((entry, entry.request.address, size) for entry, size in old_results)
+            )
 
     def _forget(self, record: Record) -> None:
         if record in self._results:

@@ -7,15 +7,15 @@ from typing import TypeVar
 K = TypeVar("K")
 
 
-def first_to_go(kept: Iterable[tuple[K, str, int]]) -> K:
+def first_to_go(entries: Iterable[tuple[K, str, int]]) -> K:
     """Return the key of the entry to drop first: the oldest of the address that takes up most.
 
     So an address that fills a store loses its own entries and not those of others.
 
     Args:
-        kept: key, address and amount of each entry, oldest first; at least one.
+        entries: key, address and amount of each entry, oldest first; at least one.
     """
-    entries = list(kept)
+    entries = list(entries)
     used: Counter[str] = Counter()
     for _, address, amount in entries:
         used[address] += amount
