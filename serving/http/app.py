@@ -61,8 +61,8 @@ def build(
         allowed_hosts: host names that requests may be addressed to; see `AllowedHosts`.
         a1111: the clients that may use AUTOMATIC1111's API.
     """
-    accepted = ApiKeys(keys)
-    mcp = McpServer(generator, accepted)
+    api_keys = ApiKeys(keys)
+    mcp = McpServer(generator, api_keys)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
         title=f"{generator.facts.family} on JAX",
@@ -71,21 +71,21 @@ def build(
         lifespan=lambda _: mcp.run(),
     )
     errors.install(app)
-    app.include_router(events.router(generator, accepted, passes_on=passes_on))
-    app.include_router(openai_routes.router(generator, accepted))
+    app.include_router(events.router(generator, api_keys, passes_on=passes_on))
+    app.include_router(openai_routes.router(generator, api_keys))
     if a1111 != "off":
-        known = accepted if a1111 == "keys" else ApiKeys(())
-        app.include_router(a1111_routes.router(generator, known))
+        a1111_keys = api_keys if a1111 == "keys" else ApiKeys(())
+        app.include_router(a1111_routes.router(generator, a1111_keys))
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.
     app.include_router(errors.router())
-    keyed = f"{_KEYED}|{errors.A1111_PATH}" if a1111 == "keys" else _KEYED
+    pattern = f"{_KEYED}|{errors.A1111_PATH}" if a1111 == "keys" else _KEYED
     # A request passes the middleware in the reverse order: the last one added is the first.
     app.add_middleware(Departures)
     app.add_middleware(GuardedRoutes)
     app.add_middleware(SmallBodies, shares=Shares(MOST_BYTES, MOST_BYTES_EACH))
-    app.add_middleware(KeyCheck, keys=accepted, paths=re.compile(keyed))
+    app.add_middleware(KeyCheck, keys=api_keys, paths=re.compile(pattern))
     app.add_middleware(CallLimit, shares=Shares(MAX_CALLS, MAX_CALLS_EACH))
     # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(

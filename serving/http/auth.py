@@ -65,10 +65,10 @@ def _password(credentials: str) -> str:
     Clients of AUTOMATIC1111's API send a key so, with any name of a user.
     """
     try:
-        decoded = base64.b64decode(credentials.strip(), validate=True).decode()
+        text = base64.b64decode(credentials.strip(), validate=True).decode()
     except ValueError:
         return ""
-    return decoded.partition(":")[2]
+    return text.partition(":")[2]
 
 
 def _digest(key: str) -> bytes:

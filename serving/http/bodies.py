@@ -157,8 +157,8 @@ def _validated(kind: type[B], values: Any) -> B:
         return kind.model_validate(values)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)[:MOST_FAULTS]
-        located = [{**fault, "loc": ("body", *fault["loc"])} for fault in faults]
-        raise RequestValidationError(located) from None
+        errors = [{**fault, "loc": ("body", *fault["loc"])} for fault in faults]
+        raise RequestValidationError(errors) from None
 
 
 def _json_values(content: bytes) -> Any:
@@ -185,16 +185,16 @@ async def _form_values(form: FormData, kind: type[BaseModel]) -> dict[str, Any]:
     Fields such as `loras[pixel]` and `timesteps[]` make up objects and lists, as OpenAI's client
     sends them. A repeated field is a list. Unknown files are not read.
     """
-    known = _properties(kind)
+    schemas = _properties(kind)
     values: dict[str, Any] = {}
     tokens = JsonTokens()
     for name, value in form.multi_items():
         parts = _PARTS.fullmatch(name)
         field, keys = parts.groups() if parts else (name, "")
         if isinstance(value, UploadFile):
-            content: Any = await value.read() if field in known else ""
+            content: Any = await value.read() if field in schemas else ""
         else:
-            content = _typed(value, known.get(field, {}), tokens)
+            content = _typed(value, schemas.get(field, {}), tokens)
         if (key := keys[1:-1]) and "[" not in key:
             values.setdefault(field, {})
             if isinstance(values[field], dict):
@@ -221,11 +221,11 @@ def _typed(text: str, schema: dict[str, Any], tokens: JsonTokens) -> Any:
     Raises:
         RequestError: if the form has too many tokens of JSON, which `tokens` counts.
     """
-    possible = [variant.get("type") for variant in schema.get("anyOf", [schema])]
-    if "string" in possible and text:
+    types = [variant.get("type") for variant in schema.get("anyOf", [schema])]
+    if "string" in types and text:
         return text
     if not text:
-        return None if "null" in possible else text
+        return None if "null" in types else text
     tokens.add(text.encode("utf-8", "surrogatepass"))
     try:
         return json.loads(text)

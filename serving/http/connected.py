@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 async def while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
     """Return what `work` returns; cancel it when the sender hangs up."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
+    task, hang_up = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
     try:
-        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait([task, hang_up], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise RequestError(Message(Code.ABANDONED), ErrorKind.ABANDONED)  # the client is gone
-        return working.result()
+        return task.result()
     finally:
-        working.cancel()
-        gone.cancel()
+        task.cancel()
+        hang_up.cancel()
 
 
 async def _hung_up(sender: HttpRequest) -> None:

@@ -67,12 +67,12 @@ def as_refusal(error: Error) -> RequestError:
 
 def first_fault(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return the first of pydantic's errors as a message and a field, without the value sent."""
-    first = faults[0]
-    if first["type"] == "json_invalid":
-        return f"The body is not JSON: {first['ctx']['error']}", None
-    names = [str(part)[:40] for part in first["loc"] if part != "body"]
+    fault = faults[0]
+    if fault["type"] == "json_invalid":
+        return f"The body is not JSON: {fault['ctx']['error']}", None
+    names = [str(part)[:40] for part in fault["loc"] if part != "body"]
     field = names[0] if names else None
-    return f"{field or 'The body'}: {first['msg']}", field
+    return f"{field or 'The body'}: {fault['msg']}", field
 
 
 def install(app: FastAPI) -> None:
@@ -150,14 +150,14 @@ def plain(error: HTTPException) -> JSONResponse:
     return JSONResponse(body, error.status_code, error.headers)
 
 
-def too_large_message(most: int) -> Message:
-    """Return the message that a body of more than `most` bytes is too large."""
-    return Message(Code.TOO_LARGE, {"kib": most // 1024})
+def too_large_message(max_bytes: int) -> Message:
+    """Return the message that a body of more than `max_bytes` bytes is too large."""
+    return Message(Code.TOO_LARGE, {"kib": max_bytes // 1024})
 
 
-def too_large(most: int, scope: Scope) -> JSONResponse:
-    """Return the answer to a body of more than `most` bytes."""
-    message = too_large_message(most)
+def too_large(max_bytes: int, scope: Scope) -> JSONResponse:
+    """Return the answer to a body of more than `max_bytes` bytes."""
+    message = too_large_message(max_bytes)
     return JSONResponse(error_body("http_413", message) | _detail(message, scope), 413)
 
 

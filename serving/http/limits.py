@@ -59,12 +59,12 @@ class CallLimit:
             return
         address = address_of(Request(scope))
         if not self._shares.take(address):
-            refused = (
+            error = (
                 RequestError(Message(Code.TOO_MANY_CONNECTIONS), ErrorKind.TOO_MANY)
                 if self._shares.has_room()
                 else RequestError(Message(Code.CROWDED), ErrorKind.UNAVAILABLE)
             )
-            await errors.refusal(refused, scope)(scope, receive, send)
+            await errors.refusal(error, scope)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
@@ -86,12 +86,12 @@ class BodyShare:
         Raises:
             RequestError: if there is no room now.
         """
-        more = to - MAX_BODY_BYTES - self._bytes
-        if more <= 0:
+        num_bytes = to - MAX_BODY_BYTES - self._bytes
+        if num_bytes <= 0:
             return
-        if not self._shares.take(self._address, more):
+        if not self._shares.take(self._address, num_bytes):
             raise RequestError(Message(Code.TOO_MANY_UPLOADS), ErrorKind.TOO_MANY)
-        self._bytes += more
+        self._bytes += num_bytes
 
     def give_back(self) -> None:
         """Let other calls have the room."""
@@ -130,26 +130,26 @@ class SmallBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = _most_bytes(scope["path"])
-        stated = Headers(scope=scope).get("content-length", "")
-        if stated.isdecimal() and float(stated) > most:
-            await errors.too_large(most, scope)(scope, receive, send)
+        max_bytes = _most_bytes(scope["path"])
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdecimal() and float(length) > max_bytes:
+            await errors.too_large(max_bytes, scope)(scope, receive, send)
             return
         share = BodyShare(self._shares, address_of(Request(scope)))
         try:
-            share.grow(int(stated) if stated.isdecimal() else 0)
+            share.grow(int(length) if length.isdecimal() else 0)
         except RequestError as error:
             await errors.refusal(error, scope)(scope, receive, send)
             return
-        taken = 0
+        num_bytes = 0
 
         async def receive_small() -> types.Message:
-            nonlocal taken
+            nonlocal num_bytes
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > most:
-                raise HTTPException(413, str(errors.too_large_message(most)))
-            share.grow(taken)
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > max_bytes:
+                raise HTTPException(413, str(errors.too_large_message(max_bytes)))
+            share.grow(num_bytes)
             return message
 
         try:
@@ -158,7 +158,7 @@ class SmallBodies:
             except RequestError as error:
                 await errors.refusal(error, scope)(scope, receive, send)
             except HTTPException:
-                await errors.too_large(most, scope)(scope, receive, send)
+                await errors.too_large(max_bytes, scope)(scope, receive, send)
             else:
                 await self._app({**scope, _SHARE: share}, receive_body, send)
         finally:

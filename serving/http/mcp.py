@@ -105,13 +105,13 @@ class McpServer:
         except ClientDisconnect:
             raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
         if len(content) < IN_A_THREAD:
-            checked = _checked(content)
+            result = _checked(content)
         else:
-            checked = await readers.of_bodies().run(address_of(sender), partial(_checked, content))
-        if isinstance(checked, Response):
-            await checked(scope, receive, send)
+            result = await readers.of_bodies().run(address_of(sender), partial(_checked, content))
+        if isinstance(result, Response):
+            await result(scope, receive, send)
             return
-        messages: list[AsgiMessage] = [{"type": "http.request", "body": checked}]
+        messages: list[AsgiMessage] = [{"type": "http.request", "body": result}]
 
         async def receive_again() -> AsgiMessage:
             return messages.pop() if messages else await receive()

@@ -59,27 +59,32 @@ def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:
 
 
 async def drawn(
-    generator: Generator, facts: Facts, parts: Sequence[Request], begun: AsyncGenerator[Event]
+    generator: Generator,
+    facts: Facts,
+    parts: Sequence[Request],
+    first_events: AsyncGenerator[Event],
 ) -> AsyncGenerator[Event]:
     """Yield the events of all parts, with the pictures numbered across the parts.
 
     Each part is submitted when the one before it is done, so that a call has one place in the
-    queue. `begun` has the events of the first part, which is submitted already.
+    queue. `first_events` has the events of the first part, which is submitted already.
 
     Raises:
         RequestError: if a part is refused or ends without its pictures; no other part follows.
     """
-    done = 0
+    num_done = 0
     for part in parts:
-        followed = await admitted(generator, part, facts) if done else begun
+        followed = await admitted(generator, part, facts) if num_done else first_events
         async with aclosing(followed) as events:
             async for event in events:
                 if isinstance(event, Error):
                     raise as_refusal(event)
                 yield (
-                    replace(event, index=event.index + done) if isinstance(event, Image) else event
+                    replace(event, index=event.index + num_done)
+                    if isinstance(event, Image)
+                    else event
                 )
-        done += part.images or 0
+        num_done += part.images or 0
 
 
 async def admitted(generator: Generator, part: Request, facts: Facts) -> AsyncGenerator[Event]:
@@ -91,7 +96,7 @@ async def admitted(generator: Generator, part: Request, facts: Facts) -> AsyncGe
         RequestError: if another model draws now, if the part is refused for another reason, or if
             the wait would be longer than `PATIENCE_S`.
     """
-    until = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         if differences(generator.facts, facts):
             raise RequestError(Message(Code.REPLACED), ErrorKind.UNAVAILABLE)
@@ -101,6 +106,6 @@ async def admitted(generator: Generator, part: Request, facts: Facts) -> AsyncGe
         except RequestError as error:
             wait_s = max(1.0, error.retry_after_s or 0.0)
             no_room = error.kind in _PASSING
-            if not no_room or time.monotonic() + wait_s > until:
+            if not no_room or time.monotonic() + wait_s > deadline:
                 raise
         await asyncio.sleep(wait_s)

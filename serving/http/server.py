@@ -95,8 +95,8 @@ class Server(uvicorn.Server):
         if not await self._while_not_forced(self._generator.close(self._stop_within_s)):
             await self._generator.close(0)
         now = time.monotonic()
-        until = (now if drawing else self._drew_at) + self._answers_on_s
-        await self._while_not_forced(asyncio.sleep(max(0.0, until - now)))
+        deadline = (now if drawing else self._drew_at) + self._answers_on_s
+        await self._while_not_forced(asyncio.sleep(max(0.0, deadline - now)))
         self._end_streams()
         await super().shutdown(sockets)
 
@@ -108,9 +108,9 @@ class Server(uvicorn.Server):
 
     async def _while_not_forced(self, work: Coroutine[Any, Any, None]) -> bool:
         """Return whether `work` is done; a second Ctrl+C cancels it."""
-        doing = asyncio.create_task(work)
-        while not doing.done() and not self.force_exit:
-            await asyncio.wait([doing], timeout=0.1)
-        done = doing.done()
-        doing.cancel()
-        return done
+        task = asyncio.create_task(work)
+        while not task.done() and not self.force_exit:
+            await asyncio.wait([task], timeout=0.1)
+        is_done = task.done()
+        task.cancel()
+        return is_done

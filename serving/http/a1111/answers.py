@@ -89,24 +89,24 @@ def progress(job: Job | None, skip_current_image: bool) -> dict[str, Any]:
     """Return the answer to a call for the progress of a job; None for a client without any."""
     share = 0.0 if job is None else job.progress
     taken_s = 0.0 if job is None else time.monotonic() - job.began_at
-    shown = job or _IDLE
-    preview = None if skip_current_image else shown.preview
+    shown_job = job or _IDLE
+    preview = None if skip_current_image else shown_job.preview
     return {
         "progress": share,
         "eta_relative": taken_s / share - taken_s if share else 0.0,
         "state": {
-            "skipped": shown.skipped,
-            "interrupted": shown.interrupted,
+            "skipped": shown_job.skipped,
+            "interrupted": shown_job.interrupted,
             "stopping_generation": False,
-            "job": shown.kind,
+            "job": shown_job.kind,
             "job_count": 0 if job is None else job.count,
-            "job_timestamp": shown.timestamp,
-            "job_no": shown.done,
-            "sampling_step": shown.step,
-            "sampling_steps": shown.steps,
+            "job_timestamp": shown_job.timestamp,
+            "job_no": shown_job.done,
+            "sampling_step": shown_job.step,
+            "sampling_steps": shown_job.steps,
         },
         "current_image": None if preview is None else _encoded(preview),
-        "textinfo": None if shown.queued is None else f"Waiting: place {shown.queued}",
+        "textinfo": None if shown_job.queued is None else f"Waiting: place {shown_job.queued}",
     }
 
 
@@ -123,8 +123,8 @@ def png_info(file: bytes) -> dict[str, Any]:
     except TooLargeError as error:
         raise HTTPException(422, f"The image cannot be read: {error}") from error
     prompt, negative_prompt, fields = metadata.split(text)
-    width, by, height = fields.pop("Size", "").partition("x")
-    sizes = {"Size-1": width, "Size-2": height} if by else {}
+    width, separator, height = fields.pop("Size", "").partition("x")
+    sizes = {"Size-1": width, "Size-2": height} if separator else {}
     parameters = {"Prompt": prompt, "Negative prompt": negative_prompt} | fields | sizes
     return {"info": text, "items": {}, "parameters": parameters}
 

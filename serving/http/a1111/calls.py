@@ -56,8 +56,8 @@ class DrawCalls:
             parts = list(parts_of(request, asked.images, asked.facts.images_per_request))
         else:
             opening = self._opened(request, files, asked, sender)
-            begun = await while_connected(sender, opening)
-            parts = [single(begun[i % len(begun)], i) for i in range(asked.images)]
+            requests = await while_connected(sender, opening)
+            parts = [single(requests[i % len(requests)], i) for i in range(asked.images)]
         return await while_connected(sender, self._answered("img2img", body, asked, parts, sender))
 
     async def _opened(
@@ -67,12 +67,12 @@ class DrawCalls:
 
         The queue counts the bytes of one of them at a time, so the call counts all.
         """
-        begun: list[Request] = []
+        requests: list[Request] = []
         while files:
-            begun.append(await inputs.shared().added(request, files.pop(0), asked.facts))
-            left = sum(len(file.image or b"") for file in files)
-            count_body(sender.scope, left + sum(part.input_bytes for part in begun))
-        return begun
+            requests.append(await inputs.shared().added(request, files.pop(0), asked.facts))
+            bytes_left = sum(len(file.image or b"") for file in files)
+            count_body(sender.scope, bytes_left + sum(part.input_bytes for part in requests))
+        return requests
 
     def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
         return asked_of(

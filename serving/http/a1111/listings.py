@@ -53,8 +53,10 @@ def samplers(facts: Facts) -> list[dict[str, Any]]:
 
 def schedulers(facts: Facts) -> list[dict[str, Any]]:
     """Return the sigma schedules that the model draws with."""
-    known = {name: SCHEDULE_TYPES[name] for name in facts.sigma_schedules if name in SCHEDULE_TYPES}
-    labels = {AUTOMATIC: "Automatic", **known, SGM_UNIFORM: "SGM Uniform"}
+    known_schedules = {
+        name: SCHEDULE_TYPES[name] for name in facts.sigma_schedules if name in SCHEDULE_TYPES
+    }
+    labels = {AUTOMATIC: "Automatic", **known_schedules, SGM_UNIFORM: "SGM Uniform"}
     return [
         {
             "name": label.lower().replace(" ", "_"),
@@ -79,11 +81,11 @@ def loras(facts: Facts) -> list[dict[str, Any]]:
 def embeddings(facts: Facts) -> dict[str, Any]:
     """Return the textual inversions that prompts can name; what they were trained on is unknown."""
     training = {"step": None, "sd_checkpoint": None, "sd_checkpoint_name": None}
-    loaded = {
+    shapes = {
         embedding.name: {**training, "shape": embedding.width, "vectors": embedding.vectors}
         for embedding in facts.embeddings
     }
-    return {"loaded": loaded, "skipped": {}}
+    return {"loaded": shapes, "skipped": {}}
 
 
 def _described(words: tuple[str, ...]) -> dict[str, Any]:
@@ -110,19 +112,19 @@ def check_options(values: Mapping[str, Any], facts: Facts) -> None:
     Raises:
         PythonError: if it does not; as in AUTOMATIC1111 with --freeze-settings.
     """
-    known = options(facts)
+    known_values = options(facts)
     name = values.get("sd_model_checkpoint")
     if name not in (None, facts.name):
         raise PythonError("RuntimeError", f"model {str(name)[:200]!r} not found")
     for key, value in values.items():
-        if key not in known:
+        if key not in known_values:
             raise PythonError("KeyError", repr(key[:200]))
-        if value != known[key]:
+        if value != known_values[key]:
             raise PythonError("AssertionError", "changing settings is disabled")
 
 
 def memory() -> dict[str, Any]:
     """Return the most memory that this process has had, in bytes; that of devices is unknown."""
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    used *= 1 if sys.platform == "darwin" else 1024
-    return {"ram": {"used": used}, "cuda": {"error": "unavailable"}}
+    num_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    num_bytes *= 1 if sys.platform == "darwin" else 1024
+    return {"ram": {"used": num_bytes}, "cuda": {"error": "unavailable"}}

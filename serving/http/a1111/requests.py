@@ -82,15 +82,15 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
     values |= {name: value for name, value in settings.items() if not _is_absent(name, value)}
     values["prompt_syntax"] = A1111
     # AUTOMATIC1111 draws without LoRAs that it does not have, and says so.
-    known = {lora.name for lora in facts.loras}
-    values["prompt"], missing = without_unknown_tags(body.prompt or "", known)
-    ignored += [f"<lora:{name}>" for name in missing]
-    values["denoising_end"], without = _refined(body, facts)
-    ignored += without
-    sampling, unknown = _sampling(body, facts)
-    ignored += unknown
-    used = sampling["scheduler"] or facts.scheduler
-    if used in SCHEDULERS and SCHEDULERS[used].options["eta"]:
+    known_loras = {lora.name for lora in facts.loras}
+    values["prompt"], missing_loras = without_unknown_tags(body.prompt or "", known_loras)
+    ignored += [f"<lora:{name}>" for name in missing_loras]
+    values["denoising_end"], ignored_settings = _refined(body, facts)
+    ignored += ignored_settings
+    sampling, unknown_fields = _sampling(body, facts)
+    ignored += unknown_fields
+    scheduler = sampling["scheduler"] or facts.scheduler
+    if scheduler in SCHEDULERS and SCHEDULERS[scheduler].options["eta"]:
         values["eta"] = _number(eta)
     elif eta not in (None, 0, 1):  # 1 is what ancestral samplers do
         ignored.append("eta")
@@ -196,20 +196,23 @@ def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], list[str]]:
     Raises:
         HTTPException: if there is no such sampler.
     """
-    named = body.sampler_name or body.sampler_index
-    scheduler, contained = find_scheduler(named) if named else ("", None)
+    sampler = body.sampler_name or body.sampler_index
+    scheduler, contained_schedule = find_scheduler(sampler) if sampler else ("", None)
     if scheduler is None:
         raise HTTPException(400, "Sampler not found")
     schedule = (body.scheduler or AUTOMATIC).lower()
     if schedule in _SGM_UNIFORM:
-        spaced = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
-        return {"scheduler": scheduler, **spaced}, []
+        spacing = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
+        return {"scheduler": scheduler, **spacing}, []
     if schedule == AUTOMATIC:
-        automatic = contained or _AUTOMATIC.get(scheduler, "")
-        chosen = automatic if automatic in facts.sigma_schedules else ""
-        return {"scheduler": scheduler, "sigma_schedule": chosen}, []
+        automatic = contained_schedule or _AUTOMATIC.get(scheduler, "")
+        sigma_schedule = automatic if automatic in facts.sigma_schedules else ""
+        return {"scheduler": scheduler, "sigma_schedule": sigma_schedule}, []
     sigma_schedule = find_sigma_schedule(schedule)
-    settings = {"scheduler": scheduler, "sigma_schedule": sigma_schedule or contained or ""}
+    settings = {
+        "scheduler": scheduler,
+        "sigma_schedule": sigma_schedule or contained_schedule or "",
+    }
     return settings, [] if sigma_schedule in SCHEDULE_TYPES else ["scheduler"]
 
 

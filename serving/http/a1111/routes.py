@@ -55,8 +55,8 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     @routes.post("/png-info")
     async def png_info(sender: HttpRequest) -> JSONResponse:
         body = await bodies.read(sender, PngInfoBody)
-        read = partial(answers.png_info, body.image)
-        reading = readers.of_settings().run(address_of(sender), read)
+        work = partial(answers.png_info, body.image)
+        reading = readers.of_settings().run(address_of(sender), work)
         return JSONResponse(await while_connected(sender, reading))
 
     @routes.get("/progress")

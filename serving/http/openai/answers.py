@@ -29,19 +29,19 @@ async def finished(followed: AsyncGenerator[Event], output: Format) -> list[byte
 
 async def never_silent(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
     """Yield the parts, and comments between them: proxies close a stream silent for a minute."""
-    coming: asyncio.Task[bytes | None] | None = None
+    task: asyncio.Task[bytes | None] | None = None
     try:
         while True:
-            coming = asyncio.create_task(_next(parts))
-            while not (await asyncio.wait([coming], timeout=COMMENT_S))[0]:
+            task = asyncio.create_task(_next(parts))
+            while not (await asyncio.wait([task], timeout=COMMENT_S))[0]:
                 yield KEEPALIVE_COMMENT
-            part = coming.result()
+            part = task.result()
             if part is None:
                 return
             yield part
     finally:
-        if coming is not None and not coming.done():
-            coming.cancel()  # this closes `parts` too
+        if task is not None and not task.done():
+            task.cancel()  # this closes `parts` too
         else:
             await parts.aclose()
 
@@ -53,7 +53,7 @@ async def _next(parts: AsyncGenerator[bytes]) -> bytes | None:
 async def stream(
     followed: AsyncGenerator[Event],
     kind: str,
-    common: dict[str, str],
+    common_fields: dict[str, str],
     output: Format,
     partial_images: int,
     addresses: Callable[[Sequence[bytes]], list[str]] | None,
@@ -68,22 +68,26 @@ async def stream(
         async with aclosing(followed) as events:
             async for event in events:
                 if isinstance(event, Preview) and previews < partial_images:
-                    more = {"output_format": "jpeg", "partial_image_index": previews}
-                    yield _sse(f"{kind}.partial_image", event.jpegs[0], common, **more)
+                    extra_fields = {"output_format": "jpeg", "partial_image_index": previews}
+                    yield _sse(
+                        f"{kind}.partial_image", event.jpegs[0], common_fields, **extra_fields
+                    )
                     previews += 1
                 elif isinstance(event, Image):
                     file = await output.encode(event.png)
                     # OpenAI's events always have the file itself.
-                    more = {"url": addresses([file])[0]} if addresses else {}
-                    yield _sse(f"{kind}.completed", file, common, usage=_USAGE, **more)
+                    extra_fields = {"url": addresses([file])[0]} if addresses else {}
+                    yield _sse(
+                        f"{kind}.completed", file, common_fields, usage=_USAGE, **extra_fields
+                    )
     except RequestError as error:
         yield _event("error", error_body(error.kind, error.message, error.field))
     else:
         yield format_sse_event(data_str="[DONE]")
 
 
-def _sse(kind: str, file: bytes, common: dict[str, str], **extra_fields: Any) -> bytes:
-    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **common}
+def _sse(kind: str, file: bytes, common_fields: dict[str, str], **extra_fields: Any) -> bytes:
+    fields = {"type": kind, "created_at": int(time.time()), **_entry(file), **common_fields}
     return _event(kind, fields | extra_fields)
 
 
@@ -107,14 +111,14 @@ def common_fields(size: tuple[int, int], output_format: str) -> dict[str, str]:
 
 def body(
     files: Sequence[bytes],
-    common: dict[str, str],
+    common_fields: dict[str, str],
     addresses: Callable[[Sequence[bytes]], list[str]] | None,
 ) -> dict[str, Any]:
     """Return the JSON body with all files; `addresses` makes URLs of them, if wanted."""
     data = [{"url": url} for url in addresses(files)] if addresses else [*map(_entry, files)]
     # OpenAI's types have no "auto" here.
-    shared = {name: value for name, value in common.items() if name != "quality"}
-    return {"created": int(time.time()), "data": data} | shared
+    shared_fields = {name: value for name, value in common_fields.items() if name != "quality"}
+    return {"created": int(time.time()), "data": data} | shared_fields
 
 
 # Nothing is charged by the token, but a client may rely on the field.

@@ -41,7 +41,7 @@ class ImageCalls:
     def request(self, body: ImagesBody, sender: HttpRequest) -> Request:
         """Return the request of a body, for all its pictures."""
         facts = self._generator.facts
-        known = body.model if body.model in facts.model_names else ""
+        model = body.model if body.model in facts.model_names else ""
         request = schemas.to_request(
             body,
             facts,
@@ -50,7 +50,7 @@ class ImageCalls:
             size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
             previews=bool(body.stream and body.partial_images),
         )
-        return replace(request, model=known)  # clients send the names of OpenAI's models
+        return replace(request, model=model)  # clients send the names of OpenAI's models
 
     async def from_picture(self, body: VariationBody, sender: HttpRequest) -> Request:
         """Return the request of a body with a picture, for all its pictures.
@@ -87,7 +87,7 @@ class ImageCalls:
 
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
         output = Format(body.output_format or "png", quality, self._encoder)
-        common = answers.common_fields(request.size or model.sizes[0], output.name)
+        common_fields = answers.common_fields(request.size or model.sizes[0], output.name)
 
         def addresses(contents: Sequence[bytes]) -> list[str]:
             names = self._files.add(contents, address_of(sender), output.name)
@@ -95,7 +95,9 @@ class ImageCalls:
 
         urls = addresses if body.response_format == "url" else None
         if body.stream:
-            stream = answers.stream(events, kind, common, output, body.partial_images or 0, urls)
+            stream = answers.stream(
+                events, kind, common_fields, output, body.partial_images or 0, urls
+            )
             return StreamingResponse(answers.never_silent(stream), media_type="text/event-stream")
         files = await while_connected(sender, answers.finished(events, output))
-        return JSONResponse(answers.body(files, common, urls))
+        return JSONResponse(answers.body(files, common_fields, urls))

@@ -97,11 +97,11 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
 def _describe_model(name: str, facts: Facts, started_at: int) -> dict[str, Any]:
     """Return the fields that OpenAI's models have, and what else is known of a further one."""
-    every = (
+    models = (
         *facts.models,
         *(model for other_facts in facts.others for model in other_facts.models),
     )
-    description = next((asdict(model) for model in every if model.name == name), {})
+    description = next((asdict(model) for model in models if model.name == name), {})
     known_fields = {field: description[field] for field in _DESCRIBED if description}
     owner, slash, _ = name.partition("/")
     owned_by = owner if slash else "local"
