@@ -125,8 +125,8 @@ async def fetch_model(client: httpx.AsyncClient, url: str) -> tuple[Facts, Load]
 
 def _describe(error: ValidationError) -> str:
     """Describe in one line what is missing or wrong; older instances do not send every field."""
-    wrong = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-    return ", ".join(wrong)[:200]
+    messages = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+    return ", ".join(messages)[:200]
 
 
 async def fetch_length(
@@ -216,11 +216,11 @@ async def stream(
             if answer.status_code != 200:
                 async with asyncio.timeout(ANSWER_S):
                     content = await _content(answer)
-                refused = _refusal(answer.status_code, content)
-                if refused.kind in ELSEWHERE:
+                refusal = _refusal(answer.status_code, content)
+                if refusal.kind in ELSEWHERE:
                     wait_s = _retry_after_s(answer.headers)
-                    raise BackendError(str(refused.message), str(refused.kind), wait_s)
-                yield refused
+                    raise BackendError(str(refusal.message), str(refusal.kind), wait_s)
+                yield refusal
                 return
             name = ""
             async for line in _lines(answer):

@@ -62,7 +62,7 @@ def _are_settings(settings: dict[str, str | int | float | None]) -> bool:
     if any(isinstance(value, float) and not math.isfinite(value) for value in settings.values()):
         return False
     try:
-        read = _SETTINGS.validate_python(settings)
+        valid_settings = _SETTINGS.validate_python(settings)
     except ValidationError:
         return False
-    return settings.items() <= dataclasses.asdict(read).items()
+    return settings.items() <= dataclasses.asdict(valid_settings).items()

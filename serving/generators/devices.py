@@ -172,8 +172,8 @@ class Devices:
 
     def _advance(self) -> None:
         try:
-            moved = self._pipe.advance()
-            looks = self._looks(moved)
+            updates = self._pipe.advance()
+            looks = self._looks(updates)
         except Exception as error:  # drawings without pictures in slots must not suffer
             self._pipe.reset()
             for drawing in [*self._followers]:
@@ -182,27 +182,30 @@ class Devices:
                 self._tell(drawing)
             return
         self._count()
-        self._tell_all(moved, looks)
+        self._tell_all(updates, looks)
 
     def _count(self) -> None:
-        before, self._counted = self._counted, self._pipe.evaluated
-        evaluations, pictures = (new - old for new, old in zip(self._counted, before, strict=True))
+        old_counts, self._counted = self._counted, self._pipe.evaluated
+        evaluations, pictures = (
+            new_count - old_count
+            for new_count, old_count in zip(self._counted, old_counts, strict=True)
+        )
         if evaluations:
             self._evaluated(evaluations, pictures)
 
-    def _looks(self, moved: Sequence[Progress]) -> dict[Drawing, dict[int, bytes]]:
+    def _looks(self, updates: Sequence[Progress]) -> dict[Drawing, dict[int, bytes]]:
         """Return the previews that are due, of drawings that moved."""
         count = sum(follower.previews is not None for follower in self._followers.values())
         looks: dict[Drawing, dict[int, bytes]] = {}
-        for drawing in [progress.drawing for progress in moved if not progress.drawing.is_over]:
+        for drawing in [update.drawing for update in updates if not update.drawing.is_over]:
             if (previews := self._followers[drawing].previews) is not None:
                 looks[drawing] = previews.make(partial(self._pipe.look, drawing), among=count)
         return looks
 
     def _tell_all(
-        self, moved: Sequence[Progress], looks: Mapping[Drawing, Mapping[int, bytes]]
+        self, updates: Sequence[Progress], looks: Mapping[Drawing, Mapping[int, bytes]]
     ) -> None:
-        have_moved = {progress.drawing for progress in moved}
+        have_moved = {update.drawing for update in updates}
         for drawing, follower in [*self._followers.items()]:
             if drawing in have_moved or drawing.vacated != follower.vacated:
                 self._tell(drawing, looks.get(drawing))
@@ -211,12 +214,12 @@ class Devices:
         follower = self._followers[drawing]
         follower.vacated = drawing.vacated
         # A picture may have been finished just before a failure.
-        finished = [
+        pictures = [
             picture
             for index, picture in sorted(drawing.pictures.items())
             if index not in follower.finished
         ]
-        follower.finished.update(picture.index for picture in finished)
+        follower.finished.update(picture.index for picture in pictures)
         if drawing.is_over:
             del self._followers[drawing]
         if drawing.is_over or drawing.is_paused:
@@ -224,7 +227,7 @@ class Devices:
         news = News(
             steps=tuple(drawing.steps),
             vacated=drawing.vacated,
-            finished=finished,
+            finished=pictures,
             previews=previews or {},
             error=drawing.error,
             is_over=drawing.is_over,

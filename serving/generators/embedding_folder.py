@@ -59,11 +59,11 @@ class EmbeddingFolder:
 
     def _note_pickles(self) -> None:
         names = {file.name for file in self._path.glob("*") if file.suffix in PICKLE_SUFFIXES}
-        if new := sorted(names - self._pickles)[:_MOST_NAMED]:
+        if new_names := sorted(names - self._pickles)[:_MOST_NAMED]:
             log.warning(
                 "EMBEDDING_DIR has files other than .safetensors, which can run code and are never"
                 " opened: %s",
-                ", ".join(new),
+                ", ".join(new_names),
             )
         self._pickles |= names
 

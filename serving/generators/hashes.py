@@ -20,12 +20,12 @@ class Hashes:
     """Digests of files, which a thread computes one after the other; of a path, the latest one's.
 
     Args:
-        kept: a file that keeps them for the next start; None for none.
+        file: a file that keeps them for the next start; None for none.
     """
 
-    def __init__(self, kept: Path | None) -> None:
-        self._kept = kept
-        self._known: dict[str, str] = _read(kept)
+    def __init__(self, file: Path | None) -> None:
+        self._kept = file
+        self._known: dict[str, str] = _read(file)
         self._asked: set[str] = set()
         self._waiting: SimpleQueue[tuple[str, Path]] = SimpleQueue()
         # A daemon: nothing waits for it when the server ends.
@@ -46,9 +46,9 @@ class Hashes:
                 with path.open("rb") as file:
                     file_digest = hashlib.file_digest(file, "sha256").hexdigest()
                 self._known = {
-                    known: digest
-                    for known, digest in (*self._known.items(), (key, file_digest))
-                    if known == key or known.rsplit(" ", 3)[0] != str(path)
+                    known_key: digest
+                    for known_key, digest in (*self._known.items(), (key, file_digest))
+                    if known_key == key or known_key.rsplit(" ", 3)[0] != str(path)
                 }
                 if self._kept is not None:
                     part = self._kept.with_suffix(".part")
@@ -58,10 +58,10 @@ class Hashes:
                 log.warning("The hash of %s is not known: %s", path.name, error)
 
 
-def _read(kept: Path | None) -> dict[str, str]:
+def _read(file: Path | None) -> dict[str, str]:
     """Return the digests in a file; none if there is no such file, or it is damaged."""
     with suppress(OSError, TypeError, ValueError, RecursionError):
-        if kept is not None and kept.stat().st_size <= _MOST:
-            digests: Any = json.loads(kept.read_text())
+        if file is not None and file.stat().st_size <= _MOST:
+            digests: Any = json.loads(file.read_text())
             return {key: value for key, value in dict(digests).items() if isinstance(value, str)}
     return {}

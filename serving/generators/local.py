@@ -262,13 +262,13 @@ class LocalGenerator(RequestLifecycle):
 
     async def _watch(self) -> None:
         """Describe the LoRAs anew whenever their folder has changed, and offer live pictures."""
-        described: Listing | None = None
+        old_listing: Listing | None = None
         while folder := self._loras:
             try:
                 listing = await asyncio.to_thread(folder.look)
-                if listing is not described:
+                if listing is not old_listing:
                     loras = await asyncio.to_thread(folder.describe, listing)
-                    self.facts, described = replace(self.facts, loras=loras), listing
+                    self.facts, old_listing = replace(self.facts, loras=loras), listing
                 await self._offer_live()
             except Exception as error:  # the looks must go on
                 log.error("The LoRAs cannot be listed", exc_info=error)
@@ -348,11 +348,11 @@ class LocalGenerator(RequestLifecycle):
     async def _add_sizes(self) -> None:
         for size in self.facts.coming_sizes:
             ready = await self._add_size(*size)
-            coming = tuple(
-                coming_size for coming_size in self.facts.coming_sizes if coming_size != size
+            coming_sizes = tuple(
+                candidate for candidate in self.facts.coming_sizes if candidate != size
             )
-            more = (*self.facts.more_sizes, size) if ready else self.facts.more_sizes
-            self.facts = replace(self.facts, more_sizes=more, coming_sizes=coming)
+            more_sizes = (*self.facts.more_sizes, size) if ready else self.facts.more_sizes
+            self.facts = replace(self.facts, more_sizes=more_sizes, coming_sizes=coming_sizes)
 
     async def _add_size(self, width: int, height: int) -> bool:
         """Compile one more size while drawing goes on, and warm it up while the slots are empty.
@@ -474,8 +474,8 @@ class LocalGenerator(RequestLifecycle):
         for picture in pictures:
             self._observe_pace(record, time.monotonic() - seated.turns_at[picture.index])
         self._encoding += len(pictures)
-        last = seated.files[-1] if seated.files else None
-        work = self._publish(record, seated, pictures, last)
+        last_task = seated.files[-1] if seated.files else None
+        work = self._publish(record, seated, pictures, last_task)
         seated.files.append(asyncio.create_task(work))
 
     async def _publish(
@@ -483,7 +483,7 @@ class LocalGenerator(RequestLifecycle):
         record: Record,
         seated: Seated,
         pictures: Sequence[Picture],
-        last: asyncio.Task[None] | None,
+        last_task: asyncio.Task[None] | None,
     ) -> None:
         try:
             if record.request.live:  # no settings and no PNG file, which would take longer
@@ -499,8 +499,8 @@ class LocalGenerator(RequestLifecycle):
                     for picture in pictures
                 )
             )
-            if last is not None:
-                await last
+            if last_task is not None:
+                await last_task
             for image in images:
                 self._registry.publish(record, image)
             if seated.looks and not seated.is_over:
@@ -524,8 +524,8 @@ def _done(record: Record, drawing: Drawing | None) -> Done:
     if record.request.live:
         return Done()
     assert drawing is not None
-    cut = [*drawing.first.truncated, *drawing.first.negative_truncated]
-    return Done(" … ".join(dict.fromkeys(filter(None, cut))))
+    ends = [*drawing.first.truncated, *drawing.first.negative_truncated]
+    return Done(" … ".join(dict.fromkeys(filter(None, ends))))
 
 
 def _error(request: Request, error: Exception) -> Error:

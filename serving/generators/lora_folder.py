@@ -81,12 +81,14 @@ class LoraFolder:
                 name: self._description(name, file) for name, file in listing.files.items()
             }
             loras = _told_apart([lora for _, lora in self._described.values()])
-        doubled = [LoraFacts(name, name, doubled=paths) for name, paths in listing.doubled.items()]
-        return tuple(sorted([*loras, *doubled], key=lambda lora: lora.name))
+        doubled_loras = [
+            LoraFacts(name, name, doubled=paths) for name, paths in listing.doubled.items()
+        ]
+        return tuple(sorted([*loras, *doubled_loras], key=lambda lora: lora.name))
 
     def _description(self, name: str, file: File) -> tuple[File, LoraFacts]:
-        known = self._described.get(name)
-        return known if known and known[0] == file else (file, _read(name, file))
+        description = self._described.get(name)
+        return description if description and description[0] == file else (file, _read(name, file))
 
     def thumbnail(self, name: str) -> bytes | None:
         """Return a small picture of a LoRA, if there is one."""
@@ -106,7 +108,7 @@ def picture_of(file: File) -> File | None:
 
 def _thumbnail(path: Path) -> bytes:
     """Return a picture as a small square in WebP; b"" if it cannot be read."""
-    made = io.BytesIO()
+    stream = io.BytesIO()
     try:
         if path.stat().st_size > _MOST_PICTURE:
             raise ValueError(f"it has more than {_MOST_PICTURE} bytes")
@@ -114,13 +116,13 @@ def _thumbnail(path: Path) -> bytes:
             if image.width * image.height > _MOST_PIXELS:
                 raise ValueError(f"it has more than {_MOST_PIXELS} pixels")
             image.draft("RGB", (2 * SIDE, 2 * SIDE))
-            small = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
+            thumbnail = ImageOps.fit(image.convert("RGB"), (SIDE, SIDE))
         # Nothing but the pixels is passed on: no metadata of the file.
-        small.save(made, "WEBP", quality=_QUALITY, exif=b"", icc_profile=b"", xmp=b"")
+        thumbnail.save(stream, "WEBP", quality=_QUALITY, exif=b"", icc_profile=b"", xmp=b"")
     except Exception as error:  # Pillow raises many kinds for damaged files
         log.warning("The picture %s cannot be read: %s", path.name, error)
         return b""
-    return made.getvalue()
+    return stream.getvalue()
 
 
 def _read(name: str, file: File) -> LoraFacts:
@@ -149,8 +151,8 @@ def title_and_text(file: File) -> tuple[str, str]:
         header, _ = _header(file.path)
     except (OSError, ValueError, RecursionError):
         header = {}
-    noted = file.beside.get(_WORDS)
-    return _title(header, _infos(file)), _line(_text(noted.path) if noted else "")
+    words_file = file.beside.get(_WORDS)
+    return _title(header, _infos(file)), _line(_text(words_file.path) if words_file else "")
 
 
 def _infos(file: File) -> list[dict[str, Any]]:
@@ -203,10 +205,10 @@ def _words(
     header: Mapping[str, Any], infos: Iterable[Mapping[str, Any]], file: File
 ) -> tuple[str, ...]:
     """Return the trigger words: those of the files beside the LoRA, else those in its metadata."""
-    noted = file.beside.get(_WORDS)
+    words_file = file.beside.get(_WORDS)
     sources = [
         *(info.get(key) for info in infos for key in ("trainedWords", "activation text")),
-        _text(noted.path) if noted else None,
+        _text(words_file.path) if words_file else None,
         header.get("modelspec.trigger_phrase"),
         list(_frequent(header.get("ss_tag_frequency"))),
     ]

@@ -203,17 +203,17 @@ class RemoteGenerator(RequestLifecycle):
     async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
         """See `serving.generator.Generator.thumbnail`."""
         for backend in self._backends:
-            listed = getattr(backend.facts, kind, ())
+            entries = getattr(backend.facts, kind, ())
             if self._takes_new(backend) and any(
-                entry.name == name and entry.pictured for entry in listed
+                entry.name == name and entry.pictured for entry in entries
             ):
                 return await fetch_thumbnail(self._client, backend.url, kind, name)
         return None
 
     @property
     def _slots(self) -> int:
-        usable = [backend for backend in self._backends if self._takes_new(backend)]
-        slots = sum((backend.facts or self.facts).images_per_request for backend in usable)
+        backends = [backend for backend in self._backends if self._takes_new(backend)]
+        slots = sum((backend.facts or self.facts).images_per_request for backend in backends)
         # Instances that get no new requests may still finish pictures; count these too.
         pictures = sum(
             backend.pictures for backend in self._backends if not self._takes_new(backend)
@@ -237,11 +237,11 @@ class RemoteGenerator(RequestLifecycle):
             task.cancel()
 
     async def _draw(self, record: Record) -> None:
-        tried: list[Backend] = []
+        tried_backends: list[Backend] = []
         attempt, reason = 1, ""
         while attempt <= ATTEMPTS:
-            backend = await self._backend_for(record, tried)
-            tried.append(backend)
+            backend = await self._backend_for(record, tried_backends)
+            tried_backends.append(backend)
             if reason:
                 self._observer.retried(reason)
                 self._registry.publish(record, Started(attempt))
@@ -259,7 +259,7 @@ class RemoteGenerator(RequestLifecycle):
                     attempt, reason = attempt + 1, error.reason
         self._registry.end(record, ErrorKind.UNAVAILABLE, Message(Code.UNAVAILABLE))
 
-    async def _backend_for(self, record: Record, tried: list[Backend]) -> Backend:
+    async def _backend_for(self, record: Record, tried_backends: list[Backend]) -> Backend:
         """Return the instance that is to draw a request; its `drawing` has the request's id.
 
         If no instance can draw it now, wait for one until the request's deadline. Other requests
@@ -268,7 +268,7 @@ class RemoteGenerator(RequestLifecycle):
         for backend in self._backends:
             if record.request.id in backend.drawing:
                 return backend
-        waiting = _PutOff(record, tried, asyncio.get_running_loop().create_future())
+        waiting = _PutOff(record, tried_backends, asyncio.get_running_loop().create_future())
         self._again[record.request.id] = waiting
         self._begin_next()
         try:
@@ -293,8 +293,8 @@ class RemoteGenerator(RequestLifecycle):
         If no instance has the model and the files that it began with, it begins again with those
         of now. It cannot if some of its pictures are there: the others must not be drawn otherwise.
         """
-        request, begun_with = record.request, self._begun_with[record.request.id]
-        digest = digest_of(request, begun_with)
+        request, facts = record.request, self._begun_with[record.request.id]
+        digest = digest_of(request, facts)
         if digest == digest_of(request, self.facts):
             return True
         if any(backend.has_all(request, digest) for backend in self._backends):
@@ -328,9 +328,9 @@ class RemoteGenerator(RequestLifecycle):
     @property
     def _finishing(self) -> int:
         """Number of requests that are drawn, and whose pictures are still being sent."""
-        drawn = sum(len(backend.drawing) for backend in self._backends)
-        put_off = sum(not waiting.backend.done() for waiting in self._again.values())
-        return len(self._tasks) - drawn - put_off
+        num_drawn = sum(len(backend.drawing) for backend in self._backends)
+        num_put_off = sum(not waiting.backend.done() for waiting in self._again.values())
+        return len(self._tasks) - num_drawn - num_put_off
 
     def _begin(self, record: Record) -> None:
         """Begin a request with its last turn: it is sent as a whole."""
@@ -351,15 +351,17 @@ class RemoteGenerator(RequestLifecycle):
         self._begun_with[record.request.id] = self.facts
         return True
 
-    def _find(self, record: Record, tried: list[Backend], facts: Facts) -> Backend | None:
+    def _find(self, record: Record, tried_backends: list[Backend], facts: Facts) -> Backend | None:
         """Reserve a free instance for a request; None if none is free."""
         request = record.request
-        if best := self._best(request, tried, facts):
-            best.drawing[request.id] = request.images or 1
-            best.in_use, best.sent_at = request.group, time.monotonic()
-        return best
+        if backend := self._best(request, tried_backends, facts):
+            backend.drawing[request.id] = request.images or 1
+            backend.in_use, backend.sent_at = request.group, time.monotonic()
+        return backend
 
-    def _best(self, request: Request, tried: list[Backend], facts: Facts) -> Backend | None:
+    def _best(
+        self, request: Request, tried_backends: list[Backend], facts: Facts
+    ) -> Backend | None:
         """Return the instance that suits a request best; None if none is free.
 
         Instances that were not tried come first, then those that have its model and LoRAs in use,
@@ -368,11 +370,16 @@ class RemoteGenerator(RequestLifecycle):
 
         def rank(backend: Backend) -> tuple[int, bool, int, float]:
             load = backend.pictures + backend.other_requests
-            return tried.count(backend), backend.in_use != request.group, load, backend.sent_at
+            return (
+                tried_backends.count(backend),
+                backend.in_use != request.group,
+                load,
+                backend.sent_at,
+            )
 
         digest = digest_of(request, facts)
-        free = [backend for backend in self._backends if backend.draws(request, digest)]
-        return min(free, key=rank, default=None)
+        backends = [backend for backend in self._backends if backend.draws(request, digest)]
+        return min(backends, key=rank, default=None)
 
     def _over(self, record: Record) -> None:
         for backend in self._backends:  # it may have ended before it was sent
@@ -399,11 +406,11 @@ class RemoteGenerator(RequestLifecycle):
         own_id = f"{request.id[:48]}-{attempt}-{secrets.token_hex(4)}"
         body = schemas.from_request(request) | {"id": own_id, "keep": False}
         facts = self._begun_with[request.id]
-        sent = stream(self._client, backend.url, body, digest_of(request, facts))
+        answers = stream(self._client, backend.url, body, digest_of(request, facts))
         try:
             async with (
                 asyncio.timeout(None) as backend.streams[request.id],
-                aclosing(sent) as events,
+                aclosing(answers) as events,
             ):
                 async for event in events:
                     backend.silent = 0
@@ -436,9 +443,9 @@ class RemoteGenerator(RequestLifecycle):
 
     def _leave(self, backend: Backend, record: Record, pictures: int) -> None:
         """Let other pictures have the slots of a request's pictures."""
-        left = backend.drawing.get(record.request.id, 0) - pictures
-        if left > 0:
-            backend.drawing[record.request.id] = left
+        num_left = backend.drawing.get(record.request.id, 0) - pictures
+        if num_left > 0:
+            backend.drawing[record.request.id] = num_left
         else:
             backend.drawing.pop(record.request.id, None)
         self._begin_next()
@@ -491,21 +498,23 @@ class RemoteGenerator(RequestLifecycle):
         that is silent for the first time counts only for the current model.
         """
         current_model = without_offers(self.facts)
-        known = [
+        pairs = [
             (backend, without_offers(backend.facts)) for backend in self._backends if backend.facts
         ]
         counts = Counter(
-            model for backend, model in known if backend.healthy or model == current_model
+            model for backend, model in pairs if backend.healthy or model == current_model
         )
-        undecided = sum(backend.undecided for backend in self._backends)
+        num_undecided = sum(backend.undecided for backend in self._backends)
         # A tie goes to a model that draws the same pictures, then to the one that comes first.
         rank = {
             model: (count, not differences(model, current_model)) for model, count in counts.items()
         }
-        most = max(counts, key=lambda model: rank[model], default=current_model)
-        gone = current_model not in counts and not undecided
-        if most != current_model and (gone or 2 * counts[most] > counts.total() + undecided):
-            self._take_over(most)
+        frequent_model = max(counts, key=lambda model: rank[model], default=current_model)
+        is_gone = current_model not in counts and not num_undecided
+        if frequent_model != current_model and (
+            is_gone or 2 * counts[frequent_model] > counts.total() + num_undecided
+        ):
+            self._take_over(frequent_model)
         self.facts = self._merged(self.facts)
         for record in list(self._scheduler):
             try:
@@ -515,9 +524,9 @@ class RemoteGenerator(RequestLifecycle):
 
     def _take_over(self, facts: Facts) -> None:
         """Draw with another model from now on; end waiting requests that it cannot draw."""
-        replaced, self.facts = self.facts, facts
+        old_facts, self.facts = self.facts, facts
         self.facts = self._merged(facts)
-        difference = differences(facts, replaced) or "with other defaults"
+        difference = differences(facts, old_facts) or "with other defaults"
         log.warning("The instances have changed their model: %s", difference)
         self._observer.watch(self.facts, lambda: self.load)
         for record in list(self._scheduler):
@@ -537,9 +546,9 @@ class RemoteGenerator(RequestLifecycle):
 
 def _give_up(backend: Backend) -> None:
     """Make the requests of an instance begin again elsewhere: it may be stopped, or cut off."""
-    for until in backend.streams.values():
-        if not until.expired():
-            until.reschedule(asyncio.get_running_loop().time())
+    for timeout in backend.streams.values():
+        if not timeout.expired():
+            timeout.reschedule(asyncio.get_running_loop().time())
 
 
 # Reasons after which an instance is still healthy.
