@@ -45,7 +45,7 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
+def load_pipeline(options: Options) -> "tuple[SDXLPipeline, bool]":
     """Load the pipeline, compile it for the first size and warm it up.
 
     Returns:
@@ -60,41 +60,41 @@ def load_pipeline(chosen: Options) -> "tuple[SDXLPipeline, bool]":
     from pipeline.default_model import choose_model
     from pipeline.runtime.mesh import cores_as_devices
 
-    cores_as_devices(chosen.images_per_request)
-    screening = screen.find(chosen.screen) if chosen.screen else None
-    model, revision = choose_model(chosen.model_id, chosen.revision)
+    cores_as_devices(options.images_per_request)
+    screening = screen.find(options.screen) if options.screen else None
+    model, revision = choose_model(options.model_id, options.revision)
     log.info("Loading %s", model)
-    width, height = chosen.sizes[0] if chosen.sizes else (None, None)
+    width, height = options.sizes[0] if options.sizes else (None, None)
     pipe = SDXLPipeline.from_pretrained(
         model,
         revision=revision,
         height=height,
         width=width,
-        images_per_request=chosen.images_per_request,
-        num_inference_steps=chosen.steps,
-        cache_dir=chosen.cache_dir,
-        scheduler=chosen.scheduler,
-        safety_checker=chosen.safety_checker,
+        images_per_request=options.images_per_request,
+        num_inference_steps=options.steps,
+        cache_dir=options.cache_dir,
+        scheduler=options.scheduler,
+        safety_checker=options.safety_checker,
         screen=screening,
-        vae=chosen.vae_id,
-        tiny_vae=chosen.tiny_vae,
-        unet=chosen.unet_id,
-        prompt_chunks=chosen.prompt_chunks,
-        refiner=chosen.refiner_id,
-        step_cache=chosen.step_cache,
-        devices_per_picture=chosen.devices_per_picture,
-        quantization=chosen.quantization,
-        wildcard_dir=chosen.wildcard_dir,
-        model_memory=chosen.model_memory,
-        models=chosen.models,
+        vae=options.vae_id,
+        tiny_vae=options.tiny_vae,
+        unet=options.unet_id,
+        prompt_chunks=options.prompt_chunks,
+        refiner=options.refiner_id,
+        step_cache=options.step_cache,
+        devices_per_picture=options.devices_per_picture,
+        quantization=options.quantization,
+        wildcard_dir=options.wildcard_dir,
+        model_memory=options.model_memory,
+        models=options.models,
     )
-    for width, height in chosen.sizes[1:]:
+    for width, height in options.sizes[1:]:
         pipe.check_size(height, width)
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 
 def local_generator(
-    chosen: Options,
+    options: Options,
     limits: Limits,
     observer: Observer,
     loaded: "tuple[SDXLPipeline, bool]",
@@ -107,21 +107,21 @@ def local_generator(
     from serving.generators.model_folder import ModelFolder
 
     pipe, bundled = loaded
-    lora_dir = chosen.lora_dir or (BUNDLED / "loras" if bundled else None)
-    embedding_dir = chosen.embedding_dir
+    lora_dir = options.lora_dir or (BUNDLED / "loras" if bundled else None)
+    embedding_dir = options.embedding_dir
     return LocalGenerator(
         pipe,
         limits,
         observer,
         bundled=bundled,
-        more_sizes=_fitting(pipe, chosen.sizes[1:]),
-        reveal=chosen.reveal,
+        more_sizes=_fitting(pipe, options.sizes[1:]),
+        reveal=options.reveal,
         folders=Folders(
             LoraFolder(lora_dir) if lora_dir else None,
             EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
-            ModelFolder(pipe, chosen.model_dir, chosen.cache_dir) if chosen.model_dir else None,
+            ModelFolder(pipe, options.model_dir, options.cache_dir) if options.model_dir else None,
         ),
-        live=chosen.live,
+        live=options.live,
     )
 
 
@@ -140,24 +140,24 @@ def _fitting(pipe: "SDXLPipeline", sizes: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(fitting)
 
 
-def limits(chosen: Options) -> Limits:
+def limits(options: Options) -> Limits:
     """Return the limits of a generator.
 
     Raises:
         ValueError: if the file with the blocked words cannot be used; the message says why.
     """
     return Limits(
-        max_waiting=chosen.max_waiting,
-        waiting_s=chosen.max_wait,
-        running_s=chosen.max_run,
-        grace_s=chosen.grace,
-        kept=chosen.keep_results,
-        kept_s=chosen.keep_seconds,
-        rate_per_address=chosen.rate_per_address,
-        rate_per_session=chosen.rate_per_session,
+        max_waiting=options.max_waiting,
+        waiting_s=options.max_wait,
+        running_s=options.max_run,
+        grace_s=options.grace,
+        kept=options.keep_results,
+        kept_s=options.keep_seconds,
+        rate_per_address=options.rate_per_address,
+        rate_per_session=options.rate_per_session,
         blocked=BlockedWords()
-        if chosen.blocked_words is None
-        else blocked_words.read(chosen.blocked_words),
+        if options.blocked_words is None
+        else blocked_words.read(options.blocked_words),
     )
 
 

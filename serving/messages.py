@@ -134,8 +134,8 @@ def render(
     Raises:
         KeyError: if a parameter is missing.
     """
-    written = {name: writers.get(name, write)(value) for name, value in params.items()}
-    return template.format_map(written)
+    texts = {name: writers.get(name, write)(value) for name, value in params.items()}
+    return template.format_map(texts)
 
 
 def plain(value: object) -> str:
@@ -150,10 +150,10 @@ def concise(number: float) -> str:
     return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
-def short(value: object, longest: int = LONGEST) -> str:
-    """Return a value as text, shortened to `longest` characters so that a message can quote it."""
+def short(value: object, max_length: int = LONGEST) -> str:
+    """Return a value as text, cut to `max_length` characters so that a message can quote it."""
     text = str(value)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def is_soon(wait_s: float | None) -> bool:

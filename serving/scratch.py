@@ -49,19 +49,19 @@ def _remove_if_left(folder: Path) -> None:
         os.close(lock)
 
 
-def _lock(folder: Path, how: int) -> int | None:
+def _lock(folder: Path, operation: int) -> int | None:
     """Open and lock a folder; return None if it is gone, in use or not made by this program."""
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
         # `mkdtemp` makes folders that are private to their user, so any other is not ours.
-        status = os.fstat(opened)
+        status = os.fstat(descriptor)
         if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700:
-            fcntl.flock(opened, how)
-            return opened
+            fcntl.flock(descriptor, operation)
+            return descriptor
     except OSError:
         pass
-    os.close(opened)
+    os.close(descriptor)
     return None

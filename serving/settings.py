@@ -58,16 +58,16 @@ def _size(text: str) -> tuple[int, int]:
 
 def _origin(text: str) -> str:
     if not re.fullmatch(r"https?://[A-Za-z0-9.\-\[\]:]+", text):
-        masked = re.sub(r"//.*@", "//...@", text)  # a password stays out of the log
-        right = "expected an origin such as https://example.org"
-        raise ValueError(f"{masked!r} is not possible; {right}")
+        masked_text = re.sub(r"//.*@", "//...@", text)  # a password stays out of the log
+        expectation = "expected an origin such as https://example.org"
+        raise ValueError(f"{masked_text!r} is not possible; {expectation}")
     return text
 
 
 def _host_name(text: str) -> str:
     if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
-        right = "expected a name such as draw.example.org, without a port"
-        raise ValueError(f"{text!r} is not possible; {right}")
+        expectation = "expected a name such as draw.example.org, without a port"
+        raise ValueError(f"{text!r} is not possible; {expectation}")
     return text
 
 

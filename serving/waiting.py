@@ -62,13 +62,13 @@ async def wait_for_model(
 
 async def _first_model(client: httpx.AsyncClient, urls: Sequence[str]) -> Facts:
     """Ask the instances in turn until one is ready, and return its model."""
-    logged: dict[str, float] = {}
+    log_times: dict[str, float] = {}
     while True:
         for url in urls:
             try:
                 return (await fetch_model(client, url))[0]
             except BackendError as error:
-                _log_seldom(logged, f"Waiting for {url}: it {error}")
+                _log_seldom(log_times, f"Waiting for {url}: it {error}")
         await asyncio.sleep(_POLL_S)
 
 
@@ -90,9 +90,9 @@ def config(host: str, port: int) -> uvicorn.Config:
     return server.config(app, host, port)
 
 
-def _log_seldom(logged: dict[str, float], message: str) -> None:
+def _log_seldom(log_times: dict[str, float], message: str) -> None:
     """Log a message, at most every `_REPEAT_S` seconds."""
     now = asyncio.get_running_loop().time()
-    if now - logged.get(message, -_REPEAT_S) >= _REPEAT_S:
-        logged[message] = now
+    if now - log_times.get(message, -_REPEAT_S) >= _REPEAT_S:
+        log_times[message] = now
         log.info(message)
