@@ -22,7 +22,7 @@ def main() -> None:
     model = ["--model", options.model] if options.model else []
     with tempfile.TemporaryDirectory() as cache:
         request = [*model, "--repeats", str(options.repeats)]
-        of_page = [*model, "--cache-dir", f"{cache}/page"]
+        page_arguments = [*model, "--cache-dir", f"{cache}/page"]
         report = {
             **record.head("benchmarks"),
             "python": platform.python_version(),
@@ -30,8 +30,8 @@ def main() -> None:
             "start_seconds_cached": apart.run(
                 "benchmarks.requests", [*model, "--repeats", "0", "--cache-dir", f"{cache}/c"]
             )["start_seconds"],
-            "page_ready_seconds": page.seconds_until_ready(of_page),
-            "page_ready_seconds_cached": page.seconds_until_ready(of_page),
+            "page_ready_seconds": page.seconds_until_ready(page_arguments),
+            "page_ready_seconds_cached": page.seconds_until_ready(page_arguments),
         }
     file = record.save(f"{report['device']}-{Path(report['model']).name}", report)
     print(json.dumps(report, indent=2), file, sep="\n")

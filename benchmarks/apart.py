@@ -25,7 +25,7 @@ def run(
     Raises:
         CalledProcessError: if the module exits with a status other than 0.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [python, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         text=True,
@@ -33,7 +33,7 @@ def run(
         cwd=ROOT,
         env={**os.environ, **environment},
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def stream(
@@ -58,23 +58,23 @@ def stream(
         text=True,
         cwd=ROOT,
         env={**os.environ, **environment},
-    ) as running:
-        assert running.stdout is not None
+    ) as process:
+        assert process.stdout is not None
         expired = Event()
 
         def end() -> None:
             expired.set()
-            running.kill()
+            process.kill()
 
         limit = Timer(seconds, end)
         limit.start()
         try:
-            for line in running.stdout:
+            for line in process.stdout:
                 yield json.loads(line)
-            status = running.wait()
+            status = process.wait()
         finally:
             limit.cancel()
-            running.kill()
+            process.kill()
     if expired.is_set():
         raise subprocess.TimeoutExpired(command, seconds)
     if status:

@@ -36,7 +36,7 @@ STOPS_WITHIN_S = 10.0  # after SIGTERM
 MAY_KEEP_MB = 50.0
 
 
-def attack(url: str, how: Attack, seconds: float) -> Counter[int]:
+def attack(url: str, method: Attack, seconds: float) -> Counter[int]:
     """Attack a server for `seconds`.
 
     Returns:
@@ -49,7 +49,7 @@ def attack(url: str, how: Attack, seconds: float) -> Counter[int]:
     async def go_on(client: httpx.AsyncClient) -> None:
         while time.monotonic() < ends:
             try:
-                answers[await how(client, functions)] += 1
+                answers[await method(client, functions)] += 1
             except (httpx.HTTPError, OSError):
                 answers[-1] += 1
                 await asyncio.sleep(0.05)
@@ -58,30 +58,30 @@ def attack(url: str, how: Attack, seconds: float) -> Counter[int]:
         limits = httpx.Limits(max_connections=None)
         transport = httpx.AsyncHTTPTransport(local_address=ATTACKER, limits=limits)
         async with httpx.AsyncClient(transport=transport, base_url=url, timeout=30) as client:
-            await asyncio.gather(*(go_on(client) for _ in range(ATTACKS[how])))
+            await asyncio.gather(*(go_on(client) for _ in range(ATTACKS[method])))
 
     asyncio.run(begin())
     return answers
 
 
 def attacked(
-    attackers: ProcessPoolExecutor, url: str, how: Attack, seconds: float
+    attackers: ProcessPoolExecutor, url: str, method: Attack, seconds: float
 ) -> dict[str, Any]:
     """Attack from another process, and draw as a visitor meanwhile.
 
     Returns:
         The attacker's answers by status, and the most seconds that the visitor waited.
     """
-    attacking = attackers.submit(attack, url, how, seconds)
-    waited = list(visits(url, attacking))
+    future = attackers.submit(attack, url, method, seconds)
+    waits = list(visits(url, future))
     return {
-        "answers": {str(status): count for status, count in sorted(attacking.result().items())},
-        "visitor_waited_s": round(max(drawn_s for drawn_s, _ in waited), 2),
-        "model_took_s": round(max(told_s for _, told_s in waited), 2),
+        "answers": {str(status): count for status, count in sorted(future.result().items())},
+        "visitor_waited_s": round(max(drawn_s for drawn_s, _ in waits), 2),
+        "model_took_s": round(max(described_s for _, described_s in waits), 2),
     }
 
 
-def visits(url: str, until: Future[Any]) -> Iterator[tuple[float, float]]:
+def visits(url: str, future: Future[Any]) -> Iterator[tuple[float, float]]:
     """Draw through the API and through the page's route in turns, and ask for the model.
 
     Yields:
@@ -89,7 +89,7 @@ def visits(url: str, until: Future[Any]) -> Iterator[tuple[float, float]]:
     """
     with httpx.Client(base_url=url, timeout=60) as client:
         for draw in itertools.cycle((_draw_by_api, _draw_by_page)):
-            if until.done():
+            if future.done():
                 return
             began = time.monotonic()
             draw(client)
@@ -117,37 +117,37 @@ def _draw_by_page(client: httpx.Client) -> None:
 def functions_of(url: str) -> dict[str, int]:
     """Return the `fn_index` of each function of the page, by its API name."""
     config = httpx.get(f"{url}/config", timeout=60).json()
-    return {each["api_name"]: each["id"] for each in config["dependencies"]}
+    return {function["api_name"]: function["id"] for function in config["dependencies"]}
 
 
 def run(instance: Instance, seconds: float) -> dict[str, Any]:
     """Run every attack, for `seconds` in total, and report its effect."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
         seconds_each = seconds / len(ATTACKS)
-        for how in ATTACKS:  # a warm-up: caches that are filled once are not a leak
-            attacked(attackers, instance.url, how, min(2.0, seconds_each))
+        for method in ATTACKS:  # a warm-up: caches that are filled once are not a leak
+            attacked(attackers, instance.url, method, min(2.0, seconds_each))
         before = instance.usage().memory_mb
         report: dict[str, Any] = {"memory_before_mb": round(before)}
-        for how in ATTACKS:
-            effect = attacked(attackers, instance.url, how, seconds_each)
-            report[how.__name__] = effect | {"memory_mb": round(instance.usage().memory_mb)}
-            print(how.__name__, report[how.__name__], flush=True)
+        for method in ATTACKS:
+            effect = attacked(attackers, instance.url, method, seconds_each)
+            report[method.__name__] = effect | {"memory_mb": round(instance.usage().memory_mb)}
+            print(method.__name__, report[method.__name__], flush=True)
     report["memory_after_mb"] = round(instance.usage().memory_mb)
     return report
 
 
-def stops(instance: Instance, how: Attack) -> float:
+def stops(instance: Instance, method: Attack) -> float:
     """Start a server, and return the seconds that it takes to stop during an attack."""
     instance.start()
     instance.wait_until_ready()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as attackers:
-        attacking = attackers.submit(attack, instance.url, how, 4.0)
+        future = attackers.submit(attack, instance.url, method, 4.0)
         time.sleep(3.0)
         began = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             instance.stop(60)
         took_s = time.monotonic() - began
-        attacking.result()
+        future.result()
     return round(took_s, 2)
 
 
@@ -164,8 +164,8 @@ def main() -> None:
             report = run(instance, 60 * options.minutes)
         finally:
             instance.stop()
-        for how in ATTACKS:
-            report[how.__name__]["stopped_s"] = stops(instance, how)
+        for method in ATTACKS:
+            report[method.__name__]["stopped_s"] = stops(instance, method)
     record.write("attack", report)
     sys.exit(json.dumps(faults) if (faults := found_wrong(report)) else 0)
 
@@ -178,14 +178,14 @@ def found_wrong(report: dict[str, Any], patience: float = 1.0) -> list[str]:
         "stopped_s": (STOPS_WITHIN_S, "the server's end took"),
     }
     faults = [
-        f"during {name} {said} {effect[key]} s"
+        f"during {name} {phrase} {effect[key]} s"
         for name, effect in report.items()
-        for key, (most, said) in limits.items()
-        if isinstance(effect, dict) and effect.get(key, 0) > patience * most
+        for key, (limit, phrase) in limits.items()
+        if isinstance(effect, dict) and effect.get(key, 0) > patience * limit
     ]
-    kept = report["memory_after_mb"] - report["memory_before_mb"]
-    if kept > MAY_KEEP_MB:
-        faults.append(f"{kept} MB of memory were kept")
+    kept_mb = report["memory_after_mb"] - report["memory_before_mb"]
+    if kept_mb > MAY_KEEP_MB:
+        faults.append(f"{kept_mb} MB of memory were kept")
     return faults
 
 

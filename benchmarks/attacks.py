@@ -49,8 +49,8 @@ async def bracketed_files(client: httpx.AsyncClient, functions: dict[str, int]) 
     answer = await client.post("/gradio_api/upload", files=files)
     if answer.status_code != 200:
         return answer.status_code
-    dropped = {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}}
-    return await _join(client, functions["of_picture"], [dropped], _name())
+    file_data = {"path": answer.json()[0], "meta": {"_type": "gradio.FileData"}}
+    return await _join(client, functions["of_picture"], [file_data], _name())
 
 
 async def bracketed_pictures(client: httpx.AsyncClient, functions: dict[str, int]) -> int:

@@ -51,21 +51,21 @@ def measure(side: int) -> dict[str, dict[str, float]]:
     shapes, mesh = Shapes(SLOTS, side, side), make_mesh(jax.devices()[:1], SLOTS)
     programs = Programs(Target(config, dtype, mesh, shapes), trace_networks(config, dtype))
     evaluation = pack(make_schedule(config.scheduler, 1), 5.0, 0.0, guided=1, seed=0)
-    found, runs = {}, {}
+    figures, runs = {}, {}
     for name, form in FORMS.items():
         sampler.FORMS["measured"] = form
         PLATFORMS["cpu"] = replace(PLATFORMS["cpu"], forward="measured")
         step = programs["step"]
-        executable, found[name] = timed_compile(step)
-        found[name]["program_mb"] = round(len(pickle.dumps(serialize(executable))) / 1e6, 1)
-        weights, state, context, _, *others = random_arguments(step.args)
+        executable, figures[name] = timed_compile(step)
+        figures[name]["program_mb"] = round(len(pickle.dumps(serialize(executable))) / 1e6, 1)
+        weights, state, context, _, *other_arguments = random_arguments(step.args)
         for pictures in range(1, SLOTS + 1):
-            busy = np.arange(SLOTS)[:, None] < pictures
-            work = Work(*(np.where(busy, part, 0) for part in evaluation))
-            runs[name, pictures] = executable, [weights, state, context, work, *others]
+            mask = np.arange(SLOTS)[:, None] < pictures
+            work = Work(*(np.where(mask, part, 0) for part in evaluation))
+            runs[name, pictures] = executable, [weights, state, context, work, *other_arguments]
     for (name, pictures), seconds in shortest(runs, REPEATS).items():
-        found[name][f"seconds_of_{pictures}"] = round(seconds, 4)
-    return found
+        figures[name][f"seconds_of_{pictures}"] = round(seconds, 4)
+    return figures
 
 
 if __name__ == "__main__":

@@ -60,12 +60,12 @@ async def _measure(url: str, seconds: float) -> dict[str, Any]:
     async with many_connections() as client:
         await draw_one(client, url)
         loads = [await _load(client, url, clients, seconds) for clients in CLIENTS]
-        alone = [await draw_one(client, url, SHORT) for _ in range(SHORT_REQUESTS)]
-        beside = await _short_beside_long(client, url)
+        alone_seconds = [await draw_one(client, url, SHORT) for _ in range(SHORT_REQUESTS)]
+        beside_seconds = await _short_beside_long(client, url)
     return {
         "loads": loads,
-        "short_alone_seconds": round(statistics.median(alone), 3),
-        "short_beside_long_seconds": round(statistics.median(beside), 3),
+        "short_alone_seconds": round(statistics.median(alone_seconds), 3),
+        "short_beside_long_seconds": round(statistics.median(beside_seconds), 3),
     }
 
 
@@ -84,20 +84,20 @@ async def _load(
     client: httpx.AsyncClient, url: str, clients: int, seconds: float
 ) -> dict[str, float]:
     """Return the figures with some clients, once each of them has had a picture."""
-    ended: list[tuple[float, float]] = []
+    ends: list[tuple[float, float]] = []
 
     async def ask() -> None:
-        while len(ended) < clients or ended[-1][0] < ended[clients - 1][0] + seconds:
-            waited = await draw_one(client, url)
-            ended.append((time.monotonic(), waited))
+        while len(ends) < clients or ends[-1][0] < ends[clients - 1][0] + seconds:
+            wait_s = await draw_one(client, url)
+            ends.append((time.monotonic(), wait_s))
 
     await asyncio.gather(*(ask() for _ in range(clients)))
-    began = ended[clients - 1][0]
-    counted = [waited for at, waited in ended if began < at <= began + seconds]
+    began = ends[clients - 1][0]
+    waits = [wait_s for at, wait_s in ends if began < at <= began + seconds]
     return {
         "clients": clients,
-        "pictures_per_second": round(len(counted) / seconds, 3),
-        "median_seconds": round(statistics.median(counted), 3),
+        "pictures_per_second": round(len(waits) / seconds, 3),
+        "median_seconds": round(statistics.median(waits), 3),
     }
 
 
@@ -115,12 +115,12 @@ async def _short_beside_long(client: httpx.AsyncClient, url: str) -> list[float]
         for number in range(SLOTS):
             tasks.create_task(ask(number * long_s / SLOTS))
         await asyncio.sleep(long_s)
-        waited = []
+        waits = []
         for _ in range(SHORT_REQUESTS):
             await asyncio.sleep(random.uniform(0, long_s / SLOTS))
-            waited.append(await draw_one(client, url, SHORT))
+            waits.append(await draw_one(client, url, SHORT))
         over = True
-    return waited
+    return waits
 
 
 if __name__ == "__main__":

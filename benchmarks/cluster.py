@@ -46,18 +46,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="of arrivals, at each load")
     parser.add_argument("--kills", type=int, default=10)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        right = asyncio.run(_drawn_alone(Path(folder)))
+        expected = asyncio.run(_drawn_alone(Path(folder)))
     toll, report = Toll(), Report()
     began = time.monotonic()
     with fleet_on_this_machine(Fleet(), settings.read(FLAGS, {}), LOAD) as cluster:
         report.say("start_s", round(time.monotonic() - began, 1))
         for times in LOADS:
-            waits = asyncio.run(_waits(cluster, times, chosen.seconds))
+            waits = asyncio.run(_waits(cluster, times, options.seconds))
             report.say(f"waits_at_{times}x", waits)
-        asyncio.run(_killed(cluster, chosen.kills, right, toll))
-        report.say("stopped", asyncio.run(_stopped(cluster, right, toll)))
+        asyncio.run(_killed(cluster, options.kills, expected, toll))
+        report.say("stopped", asyncio.run(_stopped(cluster, expected, toll)))
         judge_stops(toll)
         report.say("killed", toll.report())
     with fleet_on_this_machine(
@@ -69,12 +69,12 @@ def main() -> None:
 
 
 class Report(dict[str, Any]):
-    """Findings, each printed as soon as it is known, because a run takes long."""
+    """Findings, each of which is printed at once, because a run takes long."""
 
-    def say(self, name: str, found: Any) -> None:
+    def say(self, name: str, finding: Any) -> None:
         """Add a finding and print it."""
-        self[name] = found
-        print(name, found, flush=True)
+        self[name] = finding
+        print(name, finding, flush=True)
 
 
 async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
@@ -95,40 +95,44 @@ async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str,
         The waits in milliseconds, beside those of the model and of a simulation.
     """
     async with many_connections() as client:
-        alone = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
-        service_s = statistics.median(made.done_s or 0.0 for made in alone[1:])
-        asked = fleet.Fleet(times * REPLICAS / service_s, service_s, 0.0, REPLICAS)
-        count = int(seconds * asked.arrivals)
-        arrivals = fleet.poisson(asked.arrivals, count, random.Random(SEED))
+        alone_results = [await visit(client, cluster.url, BODIES[0]) for _ in range(9)]
+        service_s = statistics.median(result.done_s or 0.0 for result in alone_results[1:])
+        model = fleet.Fleet(times * REPLICAS / service_s, service_s, 0.0, REPLICAS)
+        count = int(seconds * model.arrivals)
+        arrivals = fleet.poisson(model.arrivals, count, random.Random(SEED))
         began = time.monotonic() + 0.1
 
         async def arrive(at: float) -> Visit:
             await asyncio.sleep(began + at - time.monotonic())
-            return await visit(client, cluster.url, BODIES[0], due=began + at)
+            return await visit(client, cluster.url, BODIES[0], due_at=began + at)
 
-        made = await asyncio.gather(*(arrive(at) for at in arrivals))
+        results = await asyncio.gather(*(arrive(at) for at in arrivals))
     simulated = fleet.simulated_waits(arrivals, [service_s] * count, REPLICAS)
     return {
         "requests": count,
-        "done": sum(one.outcome == "done" for one in made),
+        "done": sum(result.outcome == "done" for result in results),
         "alone_ms": round(1000 * service_s),
-        "wait_ms": percentiles([max(0.0, one.done_s - service_s) for one in made if one.done_s]),
+        "wait_ms": percentiles(
+            [max(0.0, result.done_s - service_s) for result in results if result.done_s]
+        ),
         "wait_ms_simulated": percentiles(simulated),
-        "wait_ms_model": {k: round(1000 * asked.wait_s(part), 1) for k, part in MARKS.items()},
+        "wait_ms_model": {k: round(1000 * model.wait_s(part), 1) for k, part in MARKS.items()},
     }
 
 
-async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], toll: Toll) -> None:
+async def _killed(
+    cluster: RayCluster, kills: int, expected: list[dict[int, str]], toll: Toll
+) -> None:
     """Kill one replica after another, while visitors wait, stop their requests or leave."""
     rng = random.Random(SEED)
-    wanted = list(zip(BODIES, right, strict=True))
+    requests = list(zip(BODIES, expected, strict=True))
 
     def over() -> bool:
         return toll.mishaps["killed"] >= kills
 
     async with httpx.AsyncClient() as client:
         visitors = [
-            asyncio.create_task(come(client, cluster.url, wanted, toll, rng, over))
+            asyncio.create_task(come(client, cluster.url, requests, toll, rng, over))
             for _ in range(VISITORS)
         ]
         for _ in range(kills):
@@ -143,7 +147,7 @@ async def _killed(cluster: RayCluster, kills: int, right: list[dict[int, str]], 
 
 
 async def _stopped(
-    cluster: RayCluster, right: list[dict[int, str]], toll: Toll
+    cluster: RayCluster, expected: list[dict[int, str]], toll: Toll
 ) -> dict[str, float]:
     """Suspend a replica in the middle of a request, so that it falls silent without closing.
 
@@ -154,13 +158,13 @@ async def _stopped(
     """
     async with httpx.AsyncClient() as client:
         before = await _all_there(cluster)
-        asked = [asyncio.create_task(visit(client, cluster.url, body)) for body in BODIES[:2]]
+        tasks = [asyncio.create_task(visit(client, cluster.url, body)) for body in BODIES[:2]]
         await asyncio.sleep(STEP_MS * STEPS / 2000)
         os.kill(min(before), signal.SIGSTOP)
         began = time.monotonic()
-        made = await asyncio.gather(*asked)
-        for one, pictures in zip(made, right[:2], strict=True):
-            judge("stays", one, pictures, toll)
+        results = await asyncio.gather(*tasks)
+        for result, pictures in zip(results, expected[:2], strict=True):
+            judge("stays", result, pictures, toll)
         done_s = time.monotonic() - began
         await _replaced(cluster, before)
         return {
@@ -188,9 +192,9 @@ async def _grown(cluster: RayCluster) -> float:
 
 
 async def _all_there(cluster: RayCluster) -> set[int]:
-    while len(found := cluster.replicas()) < REPLICAS:
+    while len(replicas := cluster.replicas()) < REPLICAS:
         await asyncio.sleep(0.1)
-    return found
+    return replicas
 
 
 async def _replaced(cluster: RayCluster, before: set[int]) -> None:

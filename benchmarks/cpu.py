@@ -37,12 +37,14 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=LIBRARIES)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        published = write(Path(folder), SDXL_BASE)
+        published_configs = write(Path(folder), SDXL_BASE)
         configs = {"miniature": BUNDLED, "mid-size": mid_size(Path(folder) / "mid-size")}
-        found = {}
+        results = {}
         for name in options.jobs:
-            found[name] = measure(configs.get(name, published), JOBS[name], options.libraries)
-            record.write("cpu", found)  # after each job, because a job takes long
+            results[name] = measure(
+                configs.get(name, published_configs), JOBS[name], options.libraries
+            )
+            record.write("cpu", results)  # after each job, because a job takes long
 
 
 def mid_size(folder: Path) -> Path:
@@ -57,20 +59,20 @@ def mid_size(folder: Path) -> Path:
 
 def measure(configs: Path, job: list[str], libraries: Sequence[str]) -> dict[str, Any]:
     """Measure a job with each library; `times_ours` relates it to this project in float32."""
-    found = {}
+    results = {}
     for library in libraries:
         name, dtype = library.split()
-        found[library] = run(
+        results[library] = run(
             ENVIRONMENTS[name],
             f"benchmarks.draw_{name}",
             [str(configs), *job, "--dtype", dtype],
             JAX_PLATFORMS="cpu",
         )
-    ours = found.get("ours float32", {}).get("request_seconds")
-    for each in found.values():
-        if ours and "request_seconds" in each:
-            each["times_ours"] = round(each["request_seconds"] / ours, 2)
-    return found
+    our_seconds = results.get("ours float32", {}).get("request_seconds")
+    for result in results.values():
+        if our_seconds and "request_seconds" in result:
+            result["times_ours"] = round(result["request_seconds"] / our_seconds, 2)
+    return results
 
 
 def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:

@@ -39,27 +39,27 @@ def main() -> None:
     parser.add_argument("--sides", type=int, nargs="+", default=[512, 1024])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     options = parser.parse_args()
-    config, found = read_with_tiny_vae(), {}
+    config, figures = read_with_tiny_vae(), {}
     for side in options.sides:
         for dtype in options.dtypes:
             name = f"{side}x{side}, {dtype}"
-            found[name] = measure(config, side, np.dtype(dtype))
-            print(name, found[name], flush=True)
-    record.write("decoders", {"sizes": found})
+            figures[name] = measure(config, side, np.dtype(dtype))
+            print(name, figures[name], flush=True)
+    record.write("decoders", {"sizes": figures})
 
 
 def measure(config: Config, side: int, dtype: np.dtype[Any]) -> dict[str, dict[str, float]]:
     """Return the seconds and the megabytes of temporaries of each decoder."""
     target = Target(config, dtype, make_mesh(jax.devices()[:1], 1), Shapes(1, side, side))
     programs = Programs(target, trace_networks(config, dtype))
-    compiled, found = {}, {}
+    executables, figures = {}, {}
     for name in DECODERS:
         program = programs[name]
-        executable, found[name] = timed_compile(program)
-        compiled[name] = executable, list(random_arguments(program.args))
-    for name, seconds in shortest(compiled, REPEATS).items():
-        found[name]["seconds"] = round(seconds, 3)
-    return found
+        executable, figures[name] = timed_compile(program)
+        executables[name] = executable, list(random_arguments(program.args))
+    for name, seconds in shortest(executables, REPEATS).items():
+        figures[name]["seconds"] = round(seconds, 3)
+    return figures
 
 
 def timed_compile(program: Program) -> tuple[jax.stages.Compiled, dict[str, float]]:
@@ -87,15 +87,15 @@ def random_arguments(specs: tuple[Any, ...]) -> Iterator[Any]:
         )
 
 
-def shortest(compiled: Mapping[K, tuple[Any, list[Any]]], repeats: int) -> dict[K, float]:
+def shortest(executables: Mapping[K, tuple[Any, list[Any]]], repeats: int) -> dict[K, float]:
     """Return the shortest of several runs of each executable with its arguments, in turns."""
-    found = dict.fromkeys(compiled, float("inf"))
+    seconds = dict.fromkeys(executables, float("inf"))
     for _ in range(repeats):
-        for name, (executable, arguments) in compiled.items():
+        for name, (executable, arguments) in executables.items():
             began = time.perf_counter()
             jax.block_until_ready(executable(*arguments))
-            found[name] = min(found[name], time.perf_counter() - began)
-    return found
+            seconds[name] = min(seconds[name], time.perf_counter() - began)
+    return seconds
 
 
 if __name__ == "__main__":

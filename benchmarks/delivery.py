@@ -50,10 +50,10 @@ class Finished(StandIn):
 
     def advance(self) -> list[Progress]:
         """See `StandIn.advance`."""
-        moved = super().advance()
-        if any(each.drawing.is_over for each in moved):
+        progress_list = super().advance()
+        if any(progress.drawing.is_over for progress in progress_list):
             print(f"{STARTED}{time.time()}", flush=True)
-        return moved
+        return progress_list
 
     def picture(self, seed: int, prompt: int, height: int, width: int) -> np.ndarray:
         """Return one of the pictures."""
@@ -66,8 +66,10 @@ def _photographic(seed: int) -> np.ndarray:
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(SIDE), np.fft.fftfreq(SIDE)))
     frequency[0, 0] = 1
     noise = rng.normal(size=(SIDE, SIDE, 3))
-    soft = np.fft.ifft2(np.fft.fft2(noise, axes=(0, 1)) / frequency[..., None] ** FALL, axes=(0, 1))
-    colours = soft.real / soft.real.std()
+    soft_noise = np.fft.ifft2(
+        np.fft.fft2(noise, axes=(0, 1)) / frequency[..., None] ** FALL, axes=(0, 1)
+    )
+    colours = soft_noise.real / soft_noise.real.std()
     pixels = 128 + 50 * (colours[..., :1] + 0.3 * colours) + GRAIN * rng.normal(size=colours.shape)
     return np.clip(pixels, 0, 255).astype(np.uint8)
 
@@ -103,8 +105,8 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
 
     from tools.page_states import launched
 
-    seen: list[dict[str, float]] = []
-    shown: list[dict[str, Any]] = []
+    timings: list[dict[str, float]] = []
+    resources: list[dict[str, Any]] = []
     with launched() as browser:
         page = browser.new_page()
         page.goto(instance.url)
@@ -118,18 +120,20 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
             page.wait_for_function(
                 "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
             )
-            drawn, finish_ms = _of_the_server(instance.log)
-            shown = page.evaluate(SHOWN)
-            began_ms = page.evaluate("performance.timeOrigin") - 1000 * drawn
-            first = began_ms + min(each["requestStart"] for each in shown)
-            last = began_ms + max(each["responseEnd"] for each in shown)
-            seen.append({"encoded": finish_ms, "asked_for": first, "last_byte": last})
+            drawn_at, finish_ms = _of_the_server(instance.log)
+            resources = page.evaluate(SHOWN)
+            began_ms = page.evaluate("performance.timeOrigin") - 1000 * drawn_at
+            first_ms = began_ms + min(resource["requestStart"] for resource in resources)
+            last_ms = began_ms + max(resource["responseEnd"] for resource in resources)
+            timings.append({"encoded": finish_ms, "asked_for": first_ms, "last_byte": last_ms})
             expect(page.locator("#history li img")).to_have_count(number + 1)
-        sizes = [each["encodedBodySize"] for each in shown]
-    seen = seen[2:]
-    middle = {name: round(statistics.median(each[name] for each in seen), 1) for name in seen[0]}
-    ends = sorted(round(each["last_byte"], 1) for each in seen)
-    return {"requests": len(seen), "median_ms": middle, "last_byte_ms": ends, "bytes": sizes}
+        sizes = [resource["encodedBodySize"] for resource in resources]
+    timings = timings[2:]
+    medians = {
+        name: round(statistics.median(timing[name] for timing in timings), 1) for name in timings[0]
+    }
+    ends = sorted(round(timing["last_byte"], 1) for timing in timings)
+    return {"requests": len(timings), "median_ms": medians, "last_byte_ms": ends, "bytes": sizes}
 
 
 def _of_the_server(log: Path) -> tuple[float, float]:
@@ -139,9 +143,9 @@ def _of_the_server(log: Path) -> tuple[float, float]:
         Seconds since 1970, and milliseconds.
     """
     lines = log.read_text().splitlines()
-    drawn = max(float(line.removeprefix(STARTED)) for line in lines if line.startswith(STARTED))
+    drawn_at = max(float(line.removeprefix(STARTED)) for line in lines if line.startswith(STARTED))
     requests = [json.loads(line) for line in lines if line.startswith("{") and "finish_ms" in line]
-    return drawn, requests[-1]["finish_ms"]
+    return drawn_at, requests[-1]["finish_ms"]
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def main() -> None:
 
     begin = time.perf_counter()
     pictures()
-    first = time.perf_counter() - begin
+    first_seconds = time.perf_counter() - begin
     request = draw_job.seconds(pictures, options.repeats)
     without_decode = draw_job.seconds(
         lambda: generate(True, params, jax.random.PRNGKey(0)).block_until_ready(), options.repeats
@@ -55,7 +55,7 @@ def main() -> None:
         "provider": "diffusers 0.39, Flax",
         "device": device.device_kind,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "first_request_seconds": first,
+        "first_request_seconds": first_seconds,
         "request_seconds": request,
         "step_seconds": without_decode / options.steps,
         "decode_seconds": request - without_decode,

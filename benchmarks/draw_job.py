@@ -40,9 +40,9 @@ def config(folder: Path, name: str) -> dict[str, Any]:
 
 
 class Report:
-    """Measurements, of which all so far are printed as a line of JSON whenever one is added.
+    """Measurements, printed together as a line of JSON whenever one is added.
 
-    So what a program has measured is known even if it does not come to its end.
+    If a program breaks off, its last line has everything that it has measured.
     """
 
     def __init__(self, **figures: Any):
@@ -61,9 +61,9 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
     `run` must return only when the work is done.
     """
     run()
-    taken = []
+    durations = []
     for _ in range(repeats):
         begin = time.perf_counter()
         run()
-        taken.append(time.perf_counter() - begin)
-    return median(taken)
+        durations.append(time.perf_counter() - begin)
+    return median(durations)

@@ -54,15 +54,17 @@ def main() -> None:
     )
     begin = time.perf_counter()
     job = Job(config, options, options.dtype)
-    started = time.perf_counter() - begin
-    report.add(start_seconds=started, compile_seconds=job.compile_seconds)
+    start_seconds = time.perf_counter() - begin
+    report.add(start_seconds=start_seconds, compile_seconds=job.compile_seconds)
     job.encode()
     latents = job.denoise()
-    timed = partial(draw_job.seconds, repeats=options.repeats)
-    report.add(step_seconds=timed(lambda: job.denoise().block_until_ready()) / options.steps)
-    report.add(request_seconds=timed(lambda: job.pictures()))
-    report.add(decode_seconds=timed(lambda: np.asarray(job.decode(latents)[1])))
-    report.add(encode_seconds=timed(lambda: jax.block_until_ready(job.encode())))
+    median_seconds = partial(draw_job.seconds, repeats=options.repeats)
+    report.add(
+        step_seconds=median_seconds(lambda: job.denoise().block_until_ready()) / options.steps
+    )
+    report.add(request_seconds=median_seconds(lambda: job.pictures()))
+    report.add(decode_seconds=median_seconds(lambda: np.asarray(job.decode(latents)[1])))
+    report.add(encode_seconds=median_seconds(lambda: jax.block_until_ready(job.encode())))
     memory = (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
     report.add(peak_memory_mb=memory)
     report.add(matmul_tflops=matmul_tflops(job.mesh, jnp.dtype(options.dtype)))
@@ -89,8 +91,8 @@ class Job:
         images, pixels = options.images, options.pixels
         # One accelerator is compared with one; a CPU may be split into several devices, one a core.
         devices = jax.devices()
-        used = devices[:1] if platform_of(devices[0]).is_accelerator else devices
-        self.mesh = make_mesh(used, images)
+        mesh_devices = devices[:1] if platform_of(devices[0]).is_accelerator else devices
+        self.mesh = make_mesh(mesh_devices, images)
         shapes = Shapes(images, pixels, pixels)
         target = Target(config, jnp.dtype(dtype), self.mesh, shapes)
         networks = random_networks(config, target.dtype, NamedSharding(self.mesh, P()))
@@ -151,23 +153,23 @@ class Job:
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:
     """Return networks with random weights, which are the same in any dtype."""
-    made = {}
+    networks = {}
     for i, (name, network) in enumerate(trace_networks(config, dtype).items()):
         graphdef, shapes = nnx.split(network)
-        made[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
-    return made
+        networks[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
+    return networks
 
 
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
     """Measure the devices' own rate: each multiplies two square matrices of random values."""
-    accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
-    side = draw_job.MATMUL if accelerated else draw_job.MATMUL_ON_CPU
+    is_accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
+    side = draw_job.MATMUL if is_accelerated else draw_job.MATMUL_ON_CPU
     shape, place = (mesh.size, side, side), NamedSharding(mesh, P(mesh.axis_names))
-    one, other = (
+    left, right = (
         jax.device_put(jax.random.normal(jax.random.key(i), shape, dtype), place) for i in range(2)
     )
     product = jax.jit(partial(dot_general, dimension_numbers=(((2,), (1,)), ((0,), (0,)))))
-    seconds = draw_job.seconds(lambda: product(one, other).block_until_ready(), repeats=10)
+    seconds = draw_job.seconds(lambda: product(left, right).block_until_ready(), repeats=10)
     return mesh.size * 2 * side**3 / seconds / 1e12
 
 

@@ -60,12 +60,12 @@ def main() -> None:
     if cuda:
         unet.forward = torch.compile(unet.forward, mode="max-autotune", fullgraph=True)
         vae.decode = torch.compile(vae.decode, mode="max-autotune", fullgraph=True)
-    pooled = draw_job.config(options.configs, "text_encoder_2/config.json")["projection_dim"]
+    pooled_size = draw_job.config(options.configs, "text_encoder_2/config.json")["projection_dim"]
     make = partial(torch.randn, device=device, dtype=dtype)
     embeds = {
-        f"{negative}{name}prompt_embeds": make(options.images, *size)
-        for negative in ("", "negative_")
-        for name, size in (("", (77, unet.config.cross_attention_dim)), ("pooled_", (pooled,)))
+        f"{prefix}{name}prompt_embeds": make(options.images, *size)
+        for prefix in ("", "negative_")
+        for name, size in (("", (77, unet.config.cross_attention_dim)), ("pooled_", (pooled_size,)))
     }
 
     def draw(output_type: str) -> object:
@@ -81,14 +81,14 @@ def main() -> None:
 
     begin = time.perf_counter()
     draw("np")
-    first = time.perf_counter() - begin
+    first_seconds = time.perf_counter() - begin
     request = draw_job.seconds(lambda: draw("np"), options.repeats)
     without_decode = draw_job.seconds(lambda: draw("latent"), options.repeats)
     report = {
         "provider": "diffusers" + (", torch.compile" if cuda else ""),
         "device": torch.cuda.get_device_name() if cuda else "cpu",
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "first_request_seconds": first,
+        "first_request_seconds": first_seconds,
         "request_seconds": request,
         "step_seconds": without_decode / options.steps,
         "decode_seconds": request - without_decode,
@@ -101,10 +101,10 @@ def main() -> None:
 def matmul_tflops(device: str, dtype: torch.dtype) -> float:
     """Measure the device's own rate: it multiplies two square matrices of random values."""
     side = draw_job.MATMUL_ON_CPU if device == "cpu" else draw_job.MATMUL
-    one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
 
     def multiply() -> None:
-        torch.mm(one, other)
+        torch.mm(left, right)
         if device == "cuda":
             torch.cuda.synchronize()
 

@@ -42,7 +42,7 @@ def main() -> None:
         }
         for _ in range(options.rounds)
     ]
-    before, after = ([one[provider] for one in rounds] for provider in PROVIDERS)
+    before, after = ([result[provider] for result in rounds] for provider in PROVIDERS)
     report = {
         **record.head("benchmarks.dropin"),
         "before": before,

@@ -89,22 +89,22 @@ def runs(part: str, options: argparse.Namespace, configs: Path, profile: Path) -
         KeyError: if there is no such part.
     """
     job = (str(configs), "--pixels", str(options.pixels), "--steps", str(options.steps))
-    cached = (*job, "--cache", str(options.cache))
-    ours, repeated = "benchmarks.draw_ours", ("--repeats", str(options.repeats))
+    cached_job = (*job, "--cache", str(options.cache))
+    module, repeat_arguments = "benchmarks.draw_ours", ("--repeats", str(options.repeats))
     if part == "first":
-        small = (str(configs), "--pixels", str(min(SMOKE_PIXELS, options.pixels)), "--steps", "2")
+        smoke = (str(configs), "--pixels", str(min(SMOKE_PIXELS, options.pixels)), "--steps", "2")
         yield Run("device", "benchmarks.gpu_first")
-        yield Run("smoke", ours, (*small, "--repeats", "1", "--cache", str(options.cache)))
-        yield Run("ours", ours, (*cached, *repeated))
+        yield Run("smoke", module, (*smoke, "--repeats", "1", "--cache", str(options.cache)))
+        yield Run("ours", module, (*cached_job, *repeat_arguments))
     elif part == "flags":
         for flag in FLAGS:
             # Its programs are others than the cached ones.
-            yield Run(flag, ours, (*job, "--repeats", "1"), environment={"XLA_FLAGS": flag})
+            yield Run(flag, module, (*job, "--repeats", "1"), environment={"XLA_FLAGS": flag})
     elif part in ("torch", "flax"):
-        yield Run(part, f"benchmarks.draw_{part}", (*job, *repeated), library=part)
+        yield Run(part, f"benchmarks.draw_{part}", (*job, *repeat_arguments), library=part)
     else:
-        own = {"profile": ("--profile", str(profile)), "fidelity": ("--fidelity",)}[part]
-        yield Run("ours", ours, (*cached, "--repeats", "1", *own))
+        arguments = {"profile": ("--profile", str(profile)), "fidelity": ("--fidelity",)}[part]
+        yield Run("ours", module, (*cached_job, "--repeats", "1", *arguments))
 
 
 def measure(part: str, options: argparse.Namespace, configs: Path, profile: Path) -> None:
@@ -118,11 +118,11 @@ def measure(part: str, options: argparse.Namespace, configs: Path, profile: Path
         "figures": {},
     }
     for run in runs(part, options, configs, profile):
-        found: dict[str, Any] = {}
+        run_figures: dict[str, Any] = {}
         for figures in followed(run, getattr(options, run.library), end - time.monotonic()):
-            found |= figures
-            report["figures"][run.name] = found | rates(found, options)
-            report["device"] = found.get("device", report["device"])
+            run_figures |= figures
+            report["figures"][run.name] = run_figures | rates(run_figures, options)
+            report["device"] = run_figures.get("device", report["device"])
             record.save(f"{report['device']}-gpu-{part}", report, options.results)
     print(json.dumps(report, indent=2), flush=True)
 
@@ -147,17 +147,17 @@ def followed(run: Run, python: Path, seconds: float) -> Iterator[dict[str, Any]]
 
 
 def rates(figures: dict[str, Any], options: argparse.Namespace) -> dict[str, float]:
-    """Return the rate that a request amounts to, and its share of the device's own for products.
+    """Return a request's TFLOP/s, and their share of the device's rate for matrix products.
 
-    The work is known, and so the rate, only for the job: 25 steps at 1024x1024.
+    The rate is known only for the job of 25 steps at 1024x1024, whose work is known.
     """
     if "request_seconds" not in figures or (options.pixels, options.steps) != (1024, 25):
         return {}
     rate = REQUEST_TFLOP / figures["request_seconds"]
-    found = {"tflops": round(rate, 1)}
+    result = {"tflops": round(rate, 1)}
     if "matmul_tflops" in figures:
-        found["share_of_matmul_rate"] = round(rate / figures["matmul_tflops"], 3)
-    return found
+        result["share_of_matmul_rate"] = round(rate / figures["matmul_tflops"], 3)
+    return result
 
 
 if __name__ == "__main__":

@@ -44,17 +44,17 @@ COPIED = 2**30  # bytes
 def main() -> None:
     """Measure, and print the results."""
     device = jax.devices()[0]
-    accelerated = platform_of(device).is_accelerator
+    is_accelerated = platform_of(device).is_accelerator
     report = draw_job.Report(
         device=device.device_kind,
         versions={name: importlib.metadata.version(name) for name in PACKAGES},
     )
-    report.add(copy_gb_per_second=round(copy_rate(COPIED if accelerated else 2**20), 1))
+    report.add(copy_gb_per_second=round(copy_rate(COPIED if is_accelerated else 2**20), 1))
     mesh = make_mesh([device], 1)
     report.add(matmul_tflops=round(matmul_tflops(mesh, jnp.dtype(jnp.bfloat16)), 2))
-    for shape in ATTENTION if accelerated else SMALL_ATTENTION:
+    for shape in ATTENTION if is_accelerated else SMALL_ATTENTION:
         report.add(**{f"attention {shape}": measure_attention(*shape)})
-    shrink = 1 if accelerated else 20
+    shrink = 1 if is_accelerated else 20
     for name, (make, sizes) in layers(WIDTH // shrink, SIDE // min(shrink, 8)).items():
         report.add(**{name: measure_layer(make, sizes)})
 
@@ -76,30 +76,30 @@ def measure_attention(pictures: int, queries: int, keys: int | None, heads: int)
     """Measure attention in the platform's form and in XLA's, and their error against float32."""
     width = heads * HEAD
     lengths = (queries, 3 * width), (keys or 0, 2 * width)
-    given = [(queries, width), lengths[1]] if keys else [lengths[0]]
+    sizes = [(queries, width), lengths[1]] if keys else [lengths[0]]
     arrays = [
         jax.random.normal(jax.random.key(i), (pictures, *size), jnp.bfloat16)
-        for i, size in enumerate(given)
+        for i, size in enumerate(sizes)
     ]
     attend = cross_attention if keys else self_attention
-    own = jax.jit(partial(attend, heads=heads))
-    plain = jax.jit(partial(_plain, heads))
+    compiled = jax.jit(partial(attend, heads=heads))
+    reference = jax.jit(partial(_plain, heads))
     with jax.default_matmul_precision("highest"):  # else a GPU multiplies in TF32
-        exact = np.asarray(plain(*(array[:1].astype(jnp.float32) for array in arrays)))
-    found = np.asarray(own(*(array[:1] for array in arrays)).astype(jnp.float32))
-    lowered = own.lower(*arrays).as_text()
+        expected = np.asarray(reference(*(array[:1].astype(jnp.float32) for array in arrays)))
+    result = np.asarray(compiled(*(array[:1] for array in arrays)).astype(jnp.float32))
+    text = compiled.lower(*arrays).as_text()
     return {
-        "cudnn": "__cudnn$fmha" in lowered,
-        "milliseconds": timed(lambda: own(*arrays)),
-        "milliseconds_of_xla": timed(lambda: plain(*arrays)),
-        "relative_error": float(np.abs(found - exact).max() / np.abs(exact).max()),
+        "cudnn": "__cudnn$fmha" in text,
+        "milliseconds": timed(lambda: compiled(*arrays)),
+        "milliseconds_of_xla": timed(lambda: reference(*arrays)),
+        "relative_error": float(np.abs(result - expected).max() / np.abs(expected).max()),
     }
 
 
 def _plain(heads: int, *projections: jax.Array) -> jax.Array:
-    query, *others = projections
-    if others:
-        key, value = jnp.split(others[0], 2, axis=-1)
+    query, *key_values = projections
+    if key_values:
+        key, value = jnp.split(key_values[0], 2, axis=-1)
     else:
         query, key, value = jnp.split(query, 3, axis=-1)
     query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
@@ -108,12 +108,12 @@ def _plain(heads: int, *projections: jax.Array) -> jax.Array:
 
 def layers(width: int, side: int) -> dict[str, tuple[Callable[..., nnx.Module], Any]]:
     """Return a transformer block and a ResNet block: constructors and shapes of inputs."""
-    half, pixels = width // 2, 2 * side
+    half_width, pixels = width // 2, 2 * side
     block = partial(TransformerBlock, width, PROMPT, width // HEAD)
-    resnet = partial(ResnetBlock, half, half, groups=32, eps=1e-5, time_dim=TIME)
+    resnet = partial(ResnetBlock, half_width, half_width, groups=32, eps=1e-5, time_dim=TIME)
     return {
         f"transformer {width}": (block, ((BATCH, side**2, width), (BATCH, TOKENS, 2 * width))),
-        f"ResNet {half}": (resnet, ((BATCH, pixels, pixels, half), (BATCH, TIME))),
+        f"ResNet {half_width}": (resnet, ((BATCH, pixels, pixels, half_width), (BATCH, TIME))),
     }
 
 

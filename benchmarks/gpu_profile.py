@@ -23,15 +23,15 @@ LONGEST = 20
 
 def kind(kernel: str) -> str:
     """Return the class of a kernel."""
-    found = (name for name, words in CLASSES.items() if re.search(words, kernel.lower()))
-    return next(found, OTHER)
+    names = (name for name, words in CLASSES.items() if re.search(words, kernel.lower()))
+    return next(names, OTHER)
 
 
 def kernels(folder: Path) -> dict[str, tuple[float, int]]:
     """Return the milliseconds and the calls of each kernel in a folder of `jax.profiler.trace`."""
     [file] = folder.rglob("*.xplane.pb")
     profile = jax.profiler.ProfileData.from_file(str(file))
-    spent: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     for plane in profile.planes:
         if plane.name.startswith("/device:GPU"):
@@ -39,22 +39,22 @@ def kernels(folder: Path) -> dict[str, tuple[float, int]]:
             for line in plane.lines:
                 if (line.name or "").startswith("Stream"):
                     for event in line.events:
-                        spent[event.name] += event.duration_ns
+                        times[event.name] += event.duration_ns
                         calls[event.name] += 1
-    return {name: (time / 1e6, calls[name]) for name, time in spent.most_common()}
+    return {name: (time / 1e6, calls[name]) for name, time in times.most_common()}
 
 
-def by_class(spent: dict[str, tuple[float, int]]) -> dict[str, float]:
+def by_class(times: dict[str, tuple[float, int]]) -> dict[str, float]:
     """Return the milliseconds by class, most first."""
     classes: Counter[str] = Counter()
-    for name, (time, _) in spent.items():
+    for name, (time, _) in times.items():
         classes[kind(name)] += time  # type: ignore[assignment]
     return {name: round(time, 2) for name, time in classes.most_common()}
 
 
-def longest(spent: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
+def longest(times: dict[str, tuple[float, int]]) -> list[dict[str, Any]]:
     """Return the kernels that take longest, most first."""
     return [
         {"kernel": name, "class": kind(name), "milliseconds": round(time, 2), "calls": calls}
-        for name, (time, calls) in list(spent.items())[:LONGEST]
+        for name, (time, calls) in list(times.items())[:LONGEST]
     ]

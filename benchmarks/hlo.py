@@ -59,8 +59,10 @@ def _item_bytes(dtype: str) -> float:
 
 
 def _arrays(text: str) -> tuple[ArrayType, ...]:
-    found = ARRAY.findall(text)
-    return tuple(ArrayType(d, tuple(map(int, filter(None, s.split(",")))), y) for d, s, y in found)
+    matches = ARRAY.findall(text)
+    return tuple(
+        ArrayType(d, tuple(map(int, filter(None, s.split(",")))), y) for d, s, y in matches
+    )
 
 
 @dataclass
@@ -76,14 +78,14 @@ class Instruction:
     @property
     def called(self) -> str | None:
         """The name of the computation that a fusion, a loop or a call runs."""
-        found = CALLED.search(self.attributes)
-        return found[1] if found else None
+        match = CALLED.search(self.attributes)
+        return match[1] if match else None
 
     @property
     def estimated_cycles(self) -> int:
         """The compiler's own estimate; it has none for custom kernels."""
-        found = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
-        return int(found[1]) if found else 0
+        match = re.search(r'"estimated_cycles":"(\d+)"', self.attributes)
+        return int(match[1]) if match else 0
 
     @property
     def estimate_is_valid(self) -> bool:
@@ -93,23 +95,23 @@ class Instruction:
     @property
     def kernel_cost(self) -> tuple[float, float]:
         """FLOPs and bytes that a custom kernel declares."""
-        found = re.search(r'"cost_estimate":(\{[^}]*\})', self.attributes)
-        stated = json.loads(found[1]) if found else {}
-        return float(stated.get("flops", 0)), float(stated.get("bytes_accessed", 0))
+        match = re.search(r'"cost_estimate":(\{[^}]*\})', self.attributes)
+        cost = json.loads(match[1]) if match else {}
+        return float(cost.get("flops", 0)), float(cost.get("bytes_accessed", 0))
 
     @property
     def group(self) -> int:
         """The number of chips that exchange data with each other in a collective operation."""
-        if found := re.search(r"replica_groups=\[\d+,(\d+)\]", self.attributes):
-            return int(found[1])
-        found = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", self.attributes)
-        return len(found[1].split(",")) if found else 1
+        if match := re.search(r"replica_groups=\[\d+,(\d+)\]", self.attributes):
+            return int(match[1])
+        match = re.search(r"(?:replica_groups|source_target_pairs)=\{\{([\d,]+)\}", self.attributes)
+        return len(match[1].split(",")) if match else 1
 
     @property
     def known_trips(self) -> int | None:
         """The number of a loop's iterations, where the compiler has annotated it."""
-        found = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
-        return int(found[1]) if found else None
+        match = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
+        return int(match[1]) if match else None
 
 
 @dataclass
@@ -131,65 +133,67 @@ class Program:
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
-        current = Computation()
+        computation = Computation()
         for line in text.splitlines():
             if header := HEADER.match(line):
-                current = self.computations[header[2]] = Computation()
+                computation = self.computations[header[2]] = Computation()
                 self.entry = header[2] if header[1] else self.entry
-            elif found := INSTRUCTION.match(line):
-                current.instructions.append(_instruction(found[2], found[3]))
-                if found[1]:
-                    current.root = current.instructions[-1]
+            elif match := INSTRUCTION.match(line):
+                computation.instructions.append(_instruction(match[2], match[3]))
+                if match[1]:
+                    computation.root = computation.instructions[-1]
 
-    def trips(self, inside: Computation, loop: Instruction) -> int | None:
+    def trips(self, computation: Computation, loop: Instruction) -> int | None:
         """Return the iterations of a loop that is annotated, or counts between two constants.
 
-        The result is None for a loop of unknown length. `inside` has the loop.
+        The result is None for a loop of unknown length. `computation` contains the loop.
         """
         if loop.known_trips is not None:
             return loop.known_trips
-        found = CONDITION.search(loop.attributes)
-        assert found is not None
-        condition = self.computations[found[1]]
-        last = condition.root
-        if last is None or last.opcode != "compare":
+        match = CONDITION.search(loop.attributes)
+        assert match is not None
+        condition = self.computations[match[1]]
+        root = condition.root
+        if root is None or root.opcode != "compare":
             return None
-        counter, limit = (condition.by_name[name] for name in last.operands)
+        counter, limit = (condition.by_name[name] for name in root.operands)
         place = re.search(r"index=(\d+)", counter.attributes)
-        state = inside.by_name[loop.operands[0]]
+        state = computation.by_name[loop.operands[0]]
         if place is None or state.opcode != "tuple":
             return None
-        begin = _number(inside, state.operands[int(place[1])])
+        begin = _number(computation, state.operands[int(place[1])])
         end = _number(condition, limit.name)
         return None if begin is None or end is None else end - begin
 
 
-def _number(inside: Computation, name: str) -> int | None:
+def _number(computation: Computation, name: str) -> int | None:
     """Return the value of a constant integer, or of a copy of one."""
-    made = inside.by_name[name]
-    while made.opcode in ("copy", "bitcast"):
-        made = inside.by_name[made.operands[0]]
-    found = re.match(r"\((\d+)\)", made.attributes) if made.opcode == "constant" else None
-    return int(found[1]) if found else None
+    instruction = computation.by_name[name]
+    while instruction.opcode in ("copy", "bitcast"):
+        instruction = computation.by_name[instruction.operands[0]]
+    match = (
+        re.match(r"\((\d+)\)", instruction.attributes) if instruction.opcode == "constant" else None
+    )
+    return int(match[1]) if match else None
 
 
-def _instruction(name: str, rest: str) -> Instruction:
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else _type_end(rest)
-    types, call = rest[:end], rest[end:].lstrip()
+def _instruction(name: str, text: str) -> Instruction:
+    end = _closing(text, 0) + 1 if text.startswith("(") else _type_end(text)
+    types, call = text[:end], text[end:].lstrip()
     opcode, _, _ = call.partition("(")
     close = _closing(call, len(opcode))
-    inner, attributes = call[len(opcode) : close + 1], call[close + 1 :]
-    operands = tuple(re.findall(r"%([^\s,()]+)", inner))
+    arguments, attributes = call[len(opcode) : close + 1], call[close + 1 :]
+    operands = tuple(re.findall(r"%([^\s,()]+)", arguments))
     if opcode in ("parameter", "constant"):
-        attributes = inner + attributes
+        attributes = arguments + attributes
     return Instruction(name, opcode, _arrays(types), operands, attributes)
 
 
 def _type_end(text: str) -> int:
     """Return where the opcode of `bf16[8,192]{1,0:T(8,128)(2,1)} convolution(...` begins."""
-    found = re.match(r"[a-z0-9]+\[[\d,]*\](\{[^}]*\})?", text)
-    assert found is not None, text[:80]
-    return found.end()
+    match = re.match(r"[a-z0-9]+\[[\d,]*\](\{[^}]*\})?", text)
+    assert match is not None, text[:80]
+    return match.end()
 
 
 def _closing(text: str, start: int) -> int:

@@ -95,7 +95,7 @@ class Cost:
     @property
     def flops(self) -> float:
         """FLOPs of the products, without padding."""
-        return sum(each.flops for each in self.products)
+        return sum(product.flops for product in self.products)
 
 
 def costs(program: Program, lengths: Sequence[int] = ()) -> Iterator[tuple[Cost, int]]:
@@ -120,15 +120,15 @@ class _Counter:
     def costs(
         self, program: Program, name: str, lengths: Sequence[int]
     ) -> Iterator[tuple[Cost, int]]:
-        inside = self._computations[name]
-        for instruction in inside.instructions:
+        computation = self._computations[name]
+        for instruction in computation.instructions:
             opcode = instruction.opcode
             if opcode in FREE or opcode.endswith(END) or FREE_KERNEL in instruction.attributes:
                 continue
             if opcode == "while":
-                trips, deeper = _trips(program, inside, instruction, lengths)
+                trips, inner_lengths = _trips(program, computation, instruction, lengths)
                 assert instruction.called is not None
-                for cost, times in self.costs(program, instruction.called, deeper):
+                for cost, times in self.costs(program, instruction.called, inner_lengths):
                     yield cost, times * trips
             elif opcode == "call":
                 assert instruction.called is not None
@@ -136,7 +136,7 @@ class _Counter:
             elif opcode == "conditional":
                 yield from self._cheapest_branch(program, instruction, lengths)
             else:
-                yield self._cost(inside, instruction), 1
+                yield self._cost(computation, instruction), 1
 
     def _cheapest_branch(
         self, program: Program, instruction: Instruction, lengths: Sequence[int]
@@ -145,48 +145,49 @@ class _Counter:
 
         A scheduler that adds no noise of its own takes this branch.
         """
-        found = BRANCHES.search(instruction.attributes)
-        names = found[1].replace("%", "").split(", ") if found else []
+        match = BRANCHES.search(instruction.attributes)
+        names = match[1].replace("%", "").split(", ") if match else []
         branches = [list(self.costs(program, name, lengths)) for name in names]
         return min(branches, key=lambda costs: sum(cost.bytes for cost, _ in costs), default=[])
 
-    def _cost(self, inside: Computation, instruction: Instruction) -> Cost:
+    def _cost(self, computation: Computation, instruction: Instruction) -> Cost:
         if instruction.opcode.removesuffix(START) in COLLECTIVES:
-            return self._exchange(inside, instruction)
+            return self._exchange(computation, instruction)
         if instruction.opcode in TRANSFERS:
-            return Cost(instruction, bytes=_transferred(inside, instruction), hidden=True)
-        flops, moved = instruction.kernel_cost
-        if flops or moved:
-            return Cost(instruction, (Product(flops),), bytes=moved)
-        products = tuple(self._products(inside, instruction))
-        vector, special = self._vector_work(inside, instruction)
-        written = self._written(inside, instruction)
-        read = sum(
-            self._read(inside, instruction, index) for index in range(len(instruction.operands))
+            return Cost(instruction, bytes=_transferred(computation, instruction), hidden=True)
+        flops, moved_bytes = instruction.kernel_cost
+        if flops or moved_bytes:
+            return Cost(instruction, (Product(flops),), bytes=moved_bytes)
+        products = tuple(self._products(computation, instruction))
+        vector, special = self._vector_work(computation, instruction)
+        writes = self._written(computation, instruction)
+        read_bytes = sum(
+            self._read(computation, instruction, index)
+            for index in range(len(instruction.operands))
         )
         return Cost(
             instruction,
             products,
             vector,
             special,
-            sum(size for _, size in written),
-            read + sum(size for array, size in written if not array.in_vmem),
+            sum(size for _, size in writes),
+            read_bytes + sum(size for array, size in writes if not array.in_vmem),
         )
 
-    def _exchange(self, inside: Computation, instruction: Instruction) -> Cost:
+    def _exchange(self, computation: Computation, instruction: Instruction) -> Cost:
         opcode, count = instruction.opcode.removesuffix(START), instruction.group
-        operands = (inside.by_name[name].outputs for name in instruction.operands)
+        operands = (computation.by_name[name].outputs for name in instruction.operands)
         size = sum(array.size for arrays in operands for array in arrays)
         # A ring of more than two chips sends half of the data each way around.
         links = 1 if opcode == "collective-permute" else max(1, min(2, count - 1))
         link = size * COLLECTIVES[opcode](count) / links
-        names = [each.name for each in inside.instructions]
+        names = [operation.name for operation in computation.instructions]
         begin = end = names.index(instruction.name)
         if instruction.opcode.endswith(START):
             end = next(
                 place
-                for place, each in enumerate(inside.instructions)
-                if each.opcode == opcode + END and each.operands[0] == instruction.name
+                for place, operation in enumerate(computation.instructions)
+                if operation.opcode == opcode + END and operation.operands[0] == instruction.name
             )
         beside = tuple(names[begin + 1 : end])
         return Cost(instruction, link=link, beside=beside)
@@ -197,32 +198,34 @@ class _Counter:
             return None
         return self._computations[instruction.called]
 
-    def _products(self, inside: Computation, instruction: Instruction) -> Iterator[Product]:
-        if (fused := self._fused(instruction)) is not None:
-            for part in fused.instructions:
-                yield from self._products(fused, part)
+    def _products(self, computation: Computation, instruction: Instruction) -> Iterator[Product]:
+        if (fusion := self._fused(instruction)) is not None:
+            for part in fusion.instructions:
+                yield from self._products(fusion, part)
         elif instruction.opcode in ("convolution", "dot"):
-            left, right = (inside.by_name[name].outputs[0] for name in instruction.operands)
+            left, right = (computation.by_name[name].outputs[0] for name in instruction.operands)
             yield product(instruction, left, right)
 
-    def _vector_work(self, inside: Computation, instruction: Instruction) -> tuple[float, float]:
+    def _vector_work(
+        self, computation: Computation, instruction: Instruction
+    ) -> tuple[float, float]:
         """Return the operations of the vector unit, and of its unit for special functions."""
-        if (fused := self._fused(instruction)) is not None:
-            parts = [self._vector_work(fused, part) for part in fused.instructions]
+        if (fusion := self._fused(instruction)) is not None:
+            parts = [self._vector_work(fusion, part) for part in fusion.instructions]
             return sum(part[0] for part in parts), sum(part[1] for part in parts)
         opcode = instruction.opcode
         if opcode in REDUCTIONS:
-            half = instruction.operands[: len(instruction.operands) // 2]
-            return sum(_words(inside.by_name[name].outputs[:1]) for name in half), 0.0
+            operands = instruction.operands[: len(instruction.operands) // 2]
+            return sum(_words(computation.by_name[name].outputs[:1]) for name in operands), 0.0
         words = _words(instruction.outputs[:1])
         return VECTOR.get(opcode, 0) * words, SPECIAL.get(opcode, 0) * words
 
-    def _read(self, inside: Computation, instruction: Instruction, index: int) -> float:
+    def _read(self, computation: Computation, instruction: Instruction, index: int) -> float:
         """Return the HBM bytes that are read of an operand."""
-        arrays = inside.by_name[instruction.operands[index]].outputs
-        whole = float(sum(array.size for array in arrays if not array.in_vmem))
-        used = self._used_by(instruction, index)
-        return whole if used is None else min(whole, used)
+        arrays = computation.by_name[instruction.operands[index]].outputs
+        size = float(sum(array.size for array in arrays if not array.in_vmem))
+        used_bytes = self._used_by(instruction, index)
+        return size if used_bytes is None else min(size, used_bytes)
 
     def _used_by(self, instruction: Instruction, index: int) -> float | None:
         """Return the bytes of an operand that an instruction uses; None if it uses all."""
@@ -230,71 +233,77 @@ class _Counter:
             return float(sum(out.size for out in instruction.outputs)) if index == 0 else None
         if instruction.opcode == UPDATE:
             return 0.0 if index == 0 else None
-        if (fused := self._fused(instruction)) is None:
+        if (fusion := self._fused(instruction)) is None:
             return None
-        parameters = (each for each in fused.instructions if each.opcode == "parameter")
-        own = next(each for each in parameters if each.attributes.startswith(f"({index})"))
-        return self._used_of(fused, own.name)
+        parameters = (
+            parameter for parameter in fusion.instructions if parameter.opcode == "parameter"
+        )
+        parameter = next(
+            parameter for parameter in parameters if parameter.attributes.startswith(f"({index})")
+        )
+        return self._used_of(fusion, parameter.name)
 
-    def _used_of(self, fused: Computation, name: str) -> float | None:
+    def _used_of(self, fusion: Computation, name: str) -> float | None:
         """Return the bytes of an array that a computation uses; None if it uses all."""
         total = 0.0
-        for user in fused.instructions:
+        for user in fusion.instructions:
             for index, operand in enumerate(user.operands):
                 if operand != name:
                     continue
-                bitcast = user.opcode == "bitcast"
-                used = self._used_of(fused, user.name) if bitcast else self._used_by(user, index)
-                if used is None:
+                is_bitcast = user.opcode == "bitcast"
+                used_bytes = (
+                    self._used_of(fusion, user.name) if is_bitcast else self._used_by(user, index)
+                )
+                if used_bytes is None:
                     return None
-                total += used
+                total += used_bytes
         return total
 
     def _written(
-        self, inside: Computation, instruction: Instruction
+        self, computation: Computation, instruction: Instruction
     ) -> list[tuple[ArrayType, float]]:
         """Return each result, and the bytes of it that are written."""
-        fused = self._fused(instruction)
-        if fused is None or fused.root is None:
+        fusion = self._fused(instruction)
+        if fusion is None or fusion.root is None:
             if instruction.opcode == UPDATE:
-                return [(instruction.outputs[0], _new(inside, instruction))]
+                return [(instruction.outputs[0], _new(computation, instruction))]
             return [(array, float(array.size)) for array in instruction.outputs]
-        root = fused.root
+        root = fusion.root
         if root.opcode != "tuple":  # one array, or several of one operation
             sizes = [float(array.size) for array in instruction.outputs]
-            return list(zip(instruction.outputs, [_new(fused, root), *sizes[1:]], strict=True))
-        made = (fused.by_name[name] for name in root.operands)
+            return list(zip(instruction.outputs, [_new(fusion, root), *sizes[1:]], strict=True))
+        sources = (fusion.by_name[name] for name in root.operands)
         return [
-            (array, _new(fused, each))
-            for array, each in zip(instruction.outputs, made, strict=True)
+            (array, _new(fusion, source))
+            for array, source in zip(instruction.outputs, sources, strict=True)
         ]
 
 
-def _new(inside: Computation, instruction: Instruction) -> float:
+def _new(computation: Computation, instruction: Instruction) -> float:
     """Return the bytes of an instruction's first result that it writes."""
     while instruction.opcode == "bitcast":
-        instruction = inside.by_name[instruction.operands[0]]
+        instruction = computation.by_name[instruction.operands[0]]
     if instruction.opcode == UPDATE:
-        instruction = inside.by_name[instruction.operands[1]]
+        instruction = computation.by_name[instruction.operands[1]]
     return float(instruction.outputs[0].size)
 
 
 def _trips(
-    program: Program, inside: Computation, loop: Instruction, lengths: Sequence[int]
+    program: Program, computation: Computation, loop: Instruction, lengths: Sequence[int]
 ) -> tuple[int, Sequence[int]]:
     """Return a loop's iterations, and the lengths that are left for the loops inside it."""
-    if (known := program.trips(inside, loop)) is not None:
-        return known, lengths
+    if (trips := program.trips(computation, loop)) is not None:
+        return trips, lengths
     if not lengths:
         raise ValueError(f"the length of the loop {loop.name} is not known; pass it in lengths")
     return lengths[0], lengths[1:]
 
 
-def _transferred(inside: Computation, instruction: Instruction) -> float:
-    """Return the bytes that a transfer moves to or from HBM: of a slice, its own."""
+def _transferred(computation: Computation, instruction: Instruction) -> float:
+    """Return the bytes that a transfer moves to or from HBM; for a slice, only the slice's."""
     place = 0 if instruction.opcode == "copy-start" else len(instruction.operands)
     result = instruction.outputs[place]
-    source = inside.by_name[instruction.operands[0]].outputs[0]
+    source = computation.by_name[instruction.operands[0]].outputs[0]
     return float(result.size * ((not source.in_vmem) + (not result.in_vmem)))
 
 

@@ -41,9 +41,9 @@ class Product:
 
 def product(instruction: Instruction, left: ArrayType, right: ArrayType) -> Product:
     """Return the product of a `dot` or `convolution` of arrays of these types."""
-    dot = instruction.opcode == "dot"
-    found = _dot(instruction, left) if dot else _convolution(instruction, left, right)
-    return replace(found, int8=left.dtype in INT8 and right.dtype in INT8)
+    is_dot = instruction.opcode == "dot"
+    result = _dot(instruction, left) if is_dot else _convolution(instruction, left, right)
+    return replace(result, int8=left.dtype in INT8 and right.dtype in INT8)
 
 
 def _padding(size: int, width: int) -> float:
@@ -52,8 +52,8 @@ def _padding(size: int, width: int) -> float:
 
 def _dot(instruction: Instruction, left: ArrayType) -> Product:
     def axes(name: str) -> list[int]:
-        found = re.search(name + r"=\{([\d,]*)\}", instruction.attributes)
-        return [int(axis) for axis in filter(None, found[1].split(","))] if found else []
+        match = re.search(name + r"=\{([\d,]*)\}", instruction.attributes)
+        return [int(axis) for axis in filter(None, match[1].split(","))] if match else []
 
     result = math.prod(instruction.outputs[0].shape)
     contraction = math.prod(left.shape[axis] for axis in axes("lhs_contracting_dims"))
@@ -76,9 +76,9 @@ def _convolution(instruction: Instruction, image: ArrayType, kernel: ArrayType) 
     for i, label in enumerate(label for label in output_axes if label.isdigit()):
         window = _window(instruction.attributes, i)
         outputs = output.shape[output_axes.index(label)]
-        met = _pairs(window, image.shape[image_axes.index(label)], outputs)
-        pairs *= met
-        if window.size == 1 or met > outputs:  # a batch has one tap for each output
+        count = _pairs(window, image.shape[image_axes.index(label)], outputs)
+        pairs *= count
+        if window.size == 1 or count > outputs:  # a batch has one tap for each output
             taps *= window.size
             pixels *= outputs
     batch, features = (output.shape[output_axes.index(label)] for label in "bf")
@@ -97,15 +97,15 @@ class _Window:
 
 
 def _window(attributes: str, axis: int) -> _Window:
-    found = re.search(r"window=\{([^}]*)\}", attributes)
+    match = re.search(r"window=\{([^}]*)\}", attributes)
     values: dict[str, int] = {}
-    for part in found[1].split() if found else []:
+    for part in match[1].split() if match else []:
         key, _, value = part.partition("=")
-        mine = value.split("x")[axis]
+        axis_value = value.split("x")[axis]
         if key == "pad":
-            values["low"] = int(mine.split("_")[0])
+            values["low"] = int(axis_value.split("_")[0])
         elif key in _Window.__dataclass_fields__:
-            values[key] = int(mine)
+            values[key] = int(axis_value)
     return _Window(**values)
 
 

@@ -28,17 +28,17 @@ def build(configs: Path, dtype: str = "bfloat16") -> tuple[Any, dict[str, Any]]:
     Returns:
         The pipeline, and its parameters as shapes.
     """
-    computed = jnp.dtype(dtype)
+    compute_dtype = jnp.dtype(dtype)
     for logging in (diffusers.utils.logging, transformers.utils.logging):
         logging.set_verbosity_error()
     parts = {
-        name: kind(CLIPTextConfig(**_read(configs, name)), dtype=computed, _do_init=False)
+        name: kind(CLIPTextConfig(**_read(configs, name)), dtype=compute_dtype, _do_init=False)
         for name, kind in TEXT_ENCODERS.items()
     }
     unet = diffusers.FlaxUNet2DConditionModel.from_config(
-        _read(configs, "unet"), dtype=computed, split_head_dim=True
+        _read(configs, "unet"), dtype=compute_dtype, split_head_dim=True
     )
-    vae = diffusers.FlaxAutoencoderKL.from_config(_read(configs, "vae"), dtype=computed)
+    vae = diffusers.FlaxAutoencoderKL.from_config(_read(configs, "vae"), dtype=compute_dtype)
     scheduler = diffusers.FlaxEulerDiscreteScheduler.from_config(
         _read(configs, "scheduler", "scheduler_config.json")
     )
@@ -53,7 +53,7 @@ def build(configs: Path, dtype: str = "bfloat16") -> tuple[Any, dict[str, Any]]:
     for name, part in (("unet", unet), ("vae", vae)):
         shapes[name] = jax.eval_shape(lambda part=part: part.init_weights(key))
     return pipeline, {
-        name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, computed), tree)
+        name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, compute_dtype), tree)
         for name, tree in shapes.items()
     }
 

@@ -43,9 +43,9 @@ def main() -> None:
             instance.stop()
     report = sorted(loads, key=lambda load: load["scores"]["performance"])[_LOADS // 2]
     record.write("lighthouse", report)
-    short = [name for name, aim in AIMS.items() if report["scores"][name] < aim]
-    if short:
-        sys.exit(f"short of {', '.join(f'{AIMS[name]} for {name}' for name in short)}")
+    short_names = [name for name, aim in AIMS.items() if report["scores"][name] < aim]
+    if short_names:
+        sys.exit(f"short of {', '.join(f'{AIMS[name]} for {name}' for name in short_names)}")
 
 
 def _load(url: str, file: Path) -> dict[str, Any]:
@@ -67,16 +67,16 @@ def _load(url: str, file: Path) -> dict[str, Any]:
     return _summary(json.loads(file.read_text()))
 
 
-def _summary(found: dict[str, Any]) -> dict[str, Any]:
-    audits = found["audits"]
+def _summary(report: dict[str, Any]) -> dict[str, Any]:
+    audits = report["audits"]
     requests = [
         request
         for request in audits["network-requests"]["details"]["items"]
         if request["url"].startswith("http")
     ]
     return {
-        "lighthouse": found["lighthouseVersion"],
-        "scores": {name: round(100 * found["categories"][name]["score"]) for name in AIMS},
+        "lighthouse": report["lighthouseVersion"],
+        "scores": {name: round(100 * report["categories"][name]["score"]) for name in AIMS},
         "requests": len(requests),
         "bytes_sent": sum(request["transferSize"] for request in requests),
         **{name: round(audits[audit]["numericValue"]) for audit, name in _MILLISECONDS.items()},

@@ -73,24 +73,24 @@ async def _measure(folder: Path, seconds: float, pictures: int) -> dict[str, Any
         instance.wait_until_ready()
         await under_load(instance.url, 0.5, 2)  # warm up
         loads = {f"{load}x": await under_load(instance.url, load, seconds) for load in LOADS}
-        mixed = await under_mixed_load(instance.url, LOADS[-1], 2 * seconds)
+        mixed_load = await under_mixed_load(instance.url, LOADS[-1], 2 * seconds)
         pages = await with_open_pages(instance, seconds / 3)
     finally:
         instance.stop()
-    drawn = Instance(["app.py", "--model", str(BUNDLED)], folder / "miniature.log")
-    drawn.start()
+    miniature = Instance(["app.py", "--model", str(BUNDLED)], folder / "miniature.log")
+    miniature.start()
     try:
-        drawn.wait_until_ready()
-        together = await drawn_together(drawn.url, pictures)
+        miniature.wait_until_ready()
+        comparison = await drawn_together(miniature.url, pictures)
     finally:
-        drawn.stop()
+        miniature.stop()
     setting = {"step_ms": STEP_MS, "steps": STEPS, "places_in_the_queue": PLACES}
     return {
         "stand_in": setting,
         "loads": loads,
-        "mixed": mixed,
+        "mixed": mixed_load,
         "open_pages": pages,
-        "miniature": together,
+        "miniature": comparison,
     }
 
 
@@ -100,18 +100,20 @@ async def under_load(url: str, load: float, seconds: float) -> dict[str, Any]:
     bodies = [{"prompt": "a", "seed": number} for number in range(len(arrivals))]
     async with many_connections() as client:
         visits = await asyncio.gather(*visits_at(client, url, arrivals, bodies))
-    took = {i: made.done_s for i, made in enumerate(visits) if made.done_s}
-    finished = [arrivals[i] + done_s for i, done_s in took.items()]
+    latencies = {i: result.done_s for i, result in enumerate(visits) if result.done_s}
+    ends = [arrivals[i] + done_s for i, done_s in latencies.items()]
     ideal = ideal_latencies(arrivals)
     return {
         "arrivals": len(arrivals),
-        "outcomes": dict(Counter(made.outcome for made in visits)),
+        "outcomes": dict(Counter(result.outcome for result in visits)),
         "first_event_ms": percentiles([m.first_event_s for m in visits if m.first_event_s]),
         # The difference from the ideal server, for requests that both have drawn.
-        "overhead_ms": percentiles([took[i] - ideal[i] for i in took.keys() & ideal.keys()]),
-        "waited_ms": percentiles([done_s - SERVICE_S for done_s in took.values()]),
+        "overhead_ms": percentiles(
+            [latencies[i] - ideal[i] for i in latencies.keys() & ideal.keys()]
+        ),
+        "waited_ms": percentiles([done_s - SERVICE_S for done_s in latencies.values()]),
         "ideal_waited_ms": percentiles([done_s - SERVICE_S for done_s in ideal.values()]),
-        "useful_work": round(sum(at <= seconds for at in finished) * SERVICE_S / seconds, 3),
+        "useful_work": round(sum(at <= seconds for at in ends) * SERVICE_S / seconds, 3),
     }
 
 
@@ -131,22 +133,23 @@ async def under_mixed_load(url: str, load: float, seconds: float) -> dict[str, A
         for number in range(len(arrivals))
     ]
     async with many_connections() as client:
-        running = asyncio.gather(*visits_at(client, url, arrivals, bodies))
+        future = asyncio.gather(*visits_at(client, url, arrivals, bodies))
         before = await _picture_steps(client, url)
         await asyncio.sleep(seconds)
-        computed = await _picture_steps(client, url) - before
-        visits = await running
-    useful = sum(
-        body["num_inference_steps"] * sum(at + each <= seconds for each in made.pictures_s)
-        for body, made, at in zip(bodies, visits, arrivals, strict=True)
+        computed_steps = await _picture_steps(client, url) - before
+        visits = await future
+    useful_steps = sum(
+        body["num_inference_steps"]
+        * sum(at + picture_s <= seconds for picture_s in result.pictures_s)
+        for body, result, at in zip(bodies, visits, arrivals, strict=True)
     )
-    possible = capacity * seconds
+    possible_steps = capacity * seconds
     return {
         "arrivals": len(arrivals),
-        "outcomes": dict(Counter(made.outcome for made in visits)),
-        "waited_ms": percentiles([made.started_s for made in visits if made.started_s]),
-        "slots_in_use": round(computed / possible, 3),
-        "useful_work": round(useful / possible, 3),
+        "outcomes": dict(Counter(result.outcome for result in visits)),
+        "waited_ms": percentiles([result.started_s for result in visits if result.started_s]),
+        "slots_in_use": round(computed_steps / possible_steps, 3),
+        "useful_work": round(useful_steps / possible_steps, 3),
     }
 
 
@@ -158,7 +161,7 @@ async def _picture_steps(client: httpx.AsyncClient, url: str) -> float:
 
 
 def random_arrivals(rng: random.Random, per_second: float, seconds: float) -> list[float]:
-    """Return the times of Poisson arrivals, of which the last is after `seconds`."""
+    """Return the times of Poisson arrivals; the last one is after `seconds`."""
     arrivals = [0.0]
     while arrivals[-1] < seconds:
         arrivals.append(arrivals[-1] + rng.expovariate(per_second))
@@ -171,12 +174,12 @@ def visits_at(
     arrivals: Sequence[float],
     bodies: Sequence[dict[str, Any]],
 ) -> list[Coroutine[Any, Any, Visit]]:
-    """Return a visit for each arrival, whose times count from a moment after this call."""
+    """Return a visit for each arrival; the times count from a moment after this call."""
     began = time.monotonic() + 0.1
 
     async def arrive(body: dict[str, Any], at: float) -> Visit:
         await asyncio.sleep(began + at - time.monotonic())
-        return await visit(client, url, body, due=began + at)
+        return await visit(client, url, body, due_at=began + at)
 
     return [arrive(body, at) for body, at in zip(bodies, arrivals, strict=True)]
 
@@ -239,12 +242,12 @@ async def drawn_together(url: str, count: int) -> dict[str, Any]:
         alone = [await visit(client, url, body) for body in bodies]
     return {
         "requests": count,
-        "outcomes": dict(Counter(made.outcome for made in [*together, *alone])),
-        "pictures": sum(len(made.pictures) for made in together),
+        "outcomes": dict(Counter(result.outcome for result in [*together, *alone])),
+        "pictures": sum(len(result.pictures) for result in together),
         "pictures_unlike_the_one_drawn_alone": sum(
-            one.pictures[i] != other.pictures.get(i)
-            for one, other in zip(alone, together, strict=True)
-            for i in one.pictures
+            expected.pictures[i] != result.pictures.get(i)
+            for expected, result in zip(alone, together, strict=True)
+            for i in expected.pictures
         ),
     }
 

@@ -39,8 +39,8 @@ class Mode(NamedTuple):
     @property
     def name(self) -> str:
         """Its settings, in a record."""
-        own = ", ".join(f"{name} {value}" for name, value in self.of_requests.items())
-        return own if self.quantization is None else f"{own}, {self.quantization}"
+        text = ", ".join(f"{name} {value}" for name, value in self.of_requests.items())
+        return text if self.quantization is None else f"{text}, {self.quantization}"
 
 
 EXACT = Mode()
@@ -102,7 +102,7 @@ def _draw(
             )
             seconds[mode].append(time.perf_counter() - began)
             pictures[mode] += [np.asarray(image) for image in result.images]
-    return {mode: np.stack(drawn) for mode, drawn in pictures.items()}, seconds
+    return {mode: np.stack(mode_pictures) for mode, mode_pictures in pictures.items()}, seconds
 
 
 def _distance(pictures: np.ndarray, exact: np.ndarray) -> dict[str, float]:
@@ -114,8 +114,8 @@ def _distance(pictures: np.ndarray, exact: np.ndarray) -> dict[str, float]:
     if not errors.any():
         return {}
     low, median, high = np.percentile(-10 * np.log10(np.maximum(errors, 1e-12)), (10, 50, 90))
-    found = {"psnr_db_10th": low, "psnr_db_median": median, "psnr_db_90th": high}
-    return {name: round(float(value), 1) for name, value in found.items()}
+    percentiles = {"psnr_db_10th": low, "psnr_db_median": median, "psnr_db_90th": high}
+    return {name: round(float(value), 1) for name, value in percentiles.items()}
 
 
 if __name__ == "__main__":

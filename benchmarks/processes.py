@@ -71,14 +71,14 @@ class Instance:
 
     def usage(self) -> "Usage":
         """Return the process's current resource usage, read from /proc (Linux only)."""
-        own = Path(f"/proc/{self.process.pid}")
-        fields = (own / "stat").read_text().rpartition(")")[2].split()
+        folder = Path(f"/proc/{self.process.pid}")
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         return Usage(
             cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
             memory_mb=int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
             threads=int(fields[17]),
-            open_files=len(list((own / "fd").iterdir())),
+            open_files=len(list((folder / "fd").iterdir())),
         )
 
     def signal(self, number: signal.Signals) -> None:
@@ -126,5 +126,5 @@ def front_end(urls: Sequence[str], *flags: str) -> list[str]:
 
 def free_port() -> int:
     """Return a port that no process listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -60,14 +60,14 @@ class Proxy:
         except OSError:
             _break(writer)
             return
-        there = asyncio.create_task(self._pass_on(reader, far_writer))
-        back = asyncio.create_task(self._pass_back(far_reader, writer))
+        forward_task = asyncio.create_task(self._pass_on(reader, far_writer))
+        backward_task = asyncio.create_task(self._pass_back(far_reader, writer))
         try:
-            await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([forward_task, backward_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (there, back):
+            for task in (forward_task, backward_task):
                 task.cancel()
-            await asyncio.wait([there, back])
+            await asyncio.wait([forward_task, backward_task])
             for end in (writer, far_writer):
                 end.close()
 

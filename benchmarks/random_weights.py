@@ -15,8 +15,8 @@ from jax.sharding import Sharding
 def fill(shapes: Any, key: jax.Array, place: Sharding | None = None) -> Any:
     """Return a tree of random arrays for a tree of shapes.
 
-    Each array has its shape's dtype, with values that bfloat16 can represent; kernels are scaled by
-    their inputs. Arrays are made one after another.
+    Each array has its shape's dtype, with values that bfloat16 can represent. Kernels are scaled by
+    their number of inputs. Arrays are made one after another.
 
     Args:
         shapes: the tree of shapes and dtypes.
@@ -25,9 +25,11 @@ def fill(shapes: Any, key: jax.Array, place: Sharding | None = None) -> Any:
     """
     leaves, structure = jax.tree.flatten(shapes)
     keys = jax.random.split(key, len(leaves))
-    drawn = (_draw(leaf.shape, leaf.dtype, key) for leaf, key in zip(leaves, keys, strict=True))
-    placed = [values if place is None else jax.device_put(values, place) for values in drawn]
-    return jax.tree.unflatten(structure, placed)
+    arrays = (_draw(leaf.shape, leaf.dtype, key) for leaf, key in zip(leaves, keys, strict=True))
+    placed_arrays = [
+        values if place is None else jax.device_put(values, place) for values in arrays
+    ]
+    return jax.tree.unflatten(structure, placed_arrays)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

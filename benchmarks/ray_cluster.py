@@ -41,19 +41,19 @@ class RayCluster:
     def _processes(self, deployment: str) -> set[int]:
         # A process has another title until its deployment's constructor has returned.
         title = f"ray::ServeReplica:{self._name}:{deployment}".encode()
-        found = set()
+        processes = set()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if (folder / "cmdline").read_bytes().startswith(title):
-                    found.add(int(folder.name))
+                    processes.add(int(folder.name))
             except OSError:  # the process has just ended
                 continue
-        return found
+        return processes
 
 
 @contextmanager
 def fleet_on_this_machine(
-    fleet: Fleet, chosen: Options, load: Callable[[Options], tuple[SDXLPipeline, bool]]
+    fleet: Fleet, options: Options, load: Callable[[Options], tuple[SDXLPipeline, bool]]
 ) -> Iterator[RayCluster]:
     """Run the fleet until the block ends; it is ready to draw when the block begins."""
     # Without this variable Ray would keep a token in a file. It reads the variable once in a
@@ -61,8 +61,8 @@ def fleet_on_this_machine(
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     name, port = f"fleet-{secrets.token_hex(4)}", free_port()
-    chosen = chosen.model_copy(update={"host": "127.0.0.1", "port": port})
-    started = ray.init(
+    options = options.model_copy(update={"host": "127.0.0.1", "port": port})
+    ray_context = ray.init(
         num_cpus=fleet.max_replicas,
         include_dashboard=True,
         dashboard_port=free_port(),
@@ -71,12 +71,12 @@ def fleet_on_this_machine(
     )
     try:
         serve.start(proxy_location="Disabled")
-        serve.run(build(fleet, chosen, load), name=name)
+        serve.run(build(fleet, options, load), name=name)
         url = f"http://127.0.0.1:{port}"
         # Ray cannot tell when the fleet is ready: replicas register with the front-end once it
         # runs.
         _wait_until_ready(url)
-        yield RayCluster(url, f"http://{started.dashboard_url}", name)
+        yield RayCluster(url, f"http://{ray_context.dashboard_url}", name)
     finally:
         serve.shutdown()
         ray.shutdown()

@@ -40,7 +40,7 @@ def write(name: str, report: dict[str, Any]) -> None:
 
     `name` is that of the benchmark, or begins with it and a hyphen.
     """
-    whole = {
+    full_report = {
         **head(f"benchmarks.{name.partition('-')[0]}"),
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
@@ -48,4 +48,4 @@ def write(name: str, report: dict[str, Any]) -> None:
         "load_average": round(os.getloadavg()[2], 1),  # over 15 minutes; shows other work
         **report,
     }
-    print(json.dumps(whole, indent=2), save(name, whole), sep="\n")
+    print(json.dumps(full_report, indent=2), save(name, full_report), sep="\n")

@@ -28,7 +28,7 @@ def main() -> None:
     pipe = SDXLPipeline.from_pretrained(
         *choose_model(options.model, None), images_per_request=IMAGES, cache_dir=options.cache_dir
     )
-    started = time.perf_counter() - START
+    start_seconds = time.perf_counter() - START
     seconds = []
     for seed in range(options.repeats):
         begin = time.perf_counter()
@@ -41,7 +41,7 @@ def main() -> None:
         "size": f"{pipe.facts.images_per_request} x {pipe.facts.width}x{pipe.facts.height}",
         "num_inference_steps": pipe.facts.num_inference_steps,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "start_seconds": round(started, 2),
+        "start_seconds": round(start_seconds, 2),
         "request_seconds": [round(value, 3) for value in seconds],
         "request_seconds_median": round(statistics.median(seconds or [0.0]), 3),
         "peak_memory_mb": round(peak / 1024),

@@ -44,8 +44,8 @@ class Chip:
     def seconds(self, cost: Cost) -> dict[str, float]:
         """Return the least time of an operation in each of the units that share its work."""
         products = sum(
-            each.padded(self.width) / (self.int8 if each.int8 else self.flops)
-            for each in cost.products
+            product.padded(self.width) / (self.int8 if product.int8 else self.flops)
+            for product in cost.products
         )
         cycles = max(
             cost.vector / (VECTOR_SLOTS * REGISTER),
@@ -153,7 +153,7 @@ def estimate(
         lengths: the iterations of nested loops of unknown length, the outermost first.
     """
     total = Estimate()
-    copied = unused = 0.0
+    copy_time = unused_time = 0.0
     exchanges: list[tuple[Cost, int]] = []
     spans: dict[str, tuple[float, float]] = {}  # each operation's time in both counts
     for cost, times in costs(Program(text), lengths):
@@ -162,17 +162,17 @@ def estimate(
             continue
         transfer = times * cost.bytes / chip.bandwidth * 1e6
         if cost.hidden:
-            copied += transfer
+            copy_time += transfer
             continue
-        before, estimated = total.least, total.compiler
-        custom = cost.instruction.opcode == "custom-call"
-        total.add(cost, times, chip, kernels.get(cost.flops) if custom else None)
-        unused += total.least - before - transfer
+        least_before, compiler_before = total.least, total.compiler
+        is_custom = cost.instruction.opcode == "custom-call"
+        total.add(cost, times, chip, kernels.get(cost.flops) if is_custom else None)
+        unused_time += total.least - least_before - transfer
         if times:
-            spent = total.least - before, total.compiler - estimated
-            spans[cost.instruction.name] = spent[0] / times, spent[1] / times
+            durations = total.least - least_before, total.compiler - compiler_before
+            spans[cost.instruction.name] = durations[0] / times, durations[1] / times
     for cost, times in exchanges:
         total.exchange(cost, times, chip, spans)
-    total.exposed = max(0.0, copied - unused)
+    total.exposed = max(0.0, copy_time - unused_time)
     total.least += total.exposed
     return total

@@ -70,41 +70,51 @@ async def run(
 
     `front_program` returns the program of the front-end, for URLs of instances and flags.
     """
-    temporary = folder / "temporary"
-    temporary.mkdir()
-    os.environ["TMPDIR"] = str(temporary)  # for the processes started from here
+    temporary_folder = folder / "temporary"
+    temporary_folder.mkdir()
+    os.environ["TMPDIR"] = str(temporary_folder)  # for the processes started from here
     program = stand_in(STEP_MS, "--steps", str(STEPS))
-    spared, killed = (Instance(program, folder / f"instance-{i}.log") for i in range(2))
+    spared_instance, killed_instance = (
+        Instance(program, folder / f"instance-{i}.log") for i in range(2)
+    )
     # Files are deleted so soon that their number is constant from the second quarter on.
     keep = str(max(60, round(seconds / 12)))
-    backends = [spared.url, killed.url]
+    backends = [spared_instance.url, killed_instance.url]
     front = Instance(front_program(backends, "--keep-files", keep), folder / "front-end.log")
-    started = [spared, killed, front]
+    instances = [spared_instance, killed_instance, front]
     try:
-        for each in started:
-            each.start()
-        for each in started:
-            await asyncio.to_thread(each.wait_until_ready)
+        for instance in instances:
+            instance.start()
+        for instance in instances:
+            await asyncio.to_thread(instance.wait_until_ready)
         return await _soaked(
-            seconds, kill_every_s, [Watched(front), Watched(spared)], killed, temporary
+            seconds,
+            kill_every_s,
+            [Watched(front), Watched(spared_instance)],
+            killed_instance,
+            temporary_folder,
         )
     finally:
-        for each in started:
-            each.kill()
+        for instance in instances:
+            instance.kill()
 
 
 async def _soaked(
-    seconds: float, kill_every_s: float, watched: list[Watched], killed: Instance, temporary: Path
+    seconds: float,
+    kill_every_s: float,
+    processes: list[Watched],
+    killed_instance: Instance,
+    temporary_folder: Path,
 ) -> dict[str, Any]:
     toll, rng, pages = Toll(), random.Random(7), 0
     files: list[int] = []
-    front, deadline = watched[0].instance, time.monotonic() + seconds
+    front, deadline = processes[0].instance, time.monotonic() + seconds
 
     def over() -> bool:
         return time.monotonic() > deadline
 
     async with many_connections() as client:
-        right = (await visit(client, watched[1].instance.url, BODY)).pictures
+        expected = (await visit(client, processes[1].instance.url, BODY)).pictures
 
         async def use_the_page() -> None:
             nonlocal pages
@@ -116,44 +126,47 @@ async def _soaked(
 
         async def watch() -> None:
             while not over():
-                for each in watched:
-                    each.samples.append(each.instance.usage())
-                files.append(sum(1 for _ in temporary.rglob("*")))
+                for process in processes:
+                    process.samples.append(process.instance.usage())
+                files.append(sum(1 for _ in temporary_folder.rglob("*")))
                 await asyncio.sleep(seconds / 60)
 
         await asyncio.gather(
             use_the_page(),
-            _kill_now_and_then(killed, kill_every_s, toll, over),
+            _kill_now_and_then(killed_instance, kill_every_s, toll, over),
             watch(),
-            *(come(client, front.url, [(BODY, right)], toll, rng, over) for _ in range(VISITORS)),
+            *(
+                come(client, front.url, [(BODY, expected)], toll, rng, over)
+                for _ in range(VISITORS)
+            ),
         )
         await settled(client, front, toll)
-    found = {each.instance.log.stem: _used(each) for each in watched}
-    found["all"] = {"temporary_files": quarters(files)}
-    for name, used in found.items():
-        for what, (before, after) in used.items():
-            if after - before > MAY_GROW[what]:
-                toll.wrong.append(f"{name}: {what} grew, {before} to {after}")
-    if (left := len(list(temporary.glob("sdxl-page-*")))) > len(watched) + 1:
-        toll.wrong.append(f"{left} folders of {len(watched) + 1} processes")
+    usages = {process.instance.log.stem: _used(process) for process in processes}
+    usages["all"] = {"temporary_files": quarters(files)}
+    for name, usage in usages.items():
+        for resource, (before, after) in usage.items():
+            if after - before > MAY_GROW[resource]:
+                toll.wrong.append(f"{name}: {resource} grew, {before} to {after}")
+    if (folder_count := len(list(temporary_folder.glob("sdxl-page-*")))) > len(processes) + 1:
+        toll.wrong.append(f"{folder_count} folders of {len(processes) + 1} processes")
     counts = {"seconds": seconds, "page_requests": pages}
-    return {**counts, "from_second_to_last_quarter": found, **toll.report()}
+    return {**counts, "from_second_to_last_quarter": usages, **toll.report()}
 
 
-def _used(watched: Watched) -> dict[str, list[float]]:
+def _used(process: Watched) -> dict[str, list[float]]:
     names = ("memory_mb", "threads", "open_files")
-    return {name: quarters([getattr(sample, name) for sample in watched.samples]) for name in names}
+    return {name: quarters([getattr(sample, name) for sample in process.samples]) for name in names}
 
 
 async def _kill_now_and_then(
     instance: Instance, every_s: float, toll: Toll, over: Callable[[], bool]
 ) -> None:
-    due = time.monotonic() + every_s
+    due_at = time.monotonic() + every_s
     while not over():
         await asyncio.sleep(0.2)
-        if time.monotonic() < due:
+        if time.monotonic() < due_at:
             continue
-        due = time.monotonic() + every_s
+        due_at = time.monotonic() + every_s
         await kill(instance, toll)
         toll.mishaps["killed"] += 1
 

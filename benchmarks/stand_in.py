@@ -26,8 +26,8 @@ class StandIn(StandInPipeline):
     """A stand-in for `SDXLPipeline` that draws noise instead of what the prompt asks for.
 
     A step takes `step_s` seconds, whatever the number of its pictures, as if each slot had devices
-    of its own. The devices compute one step after the other, and those that are queued wait. There
-    are two models; to change from one to the other takes as long as five steps.
+    of its own. The devices compute one step after the other; further steps wait in a queue. There
+    are two models, and a change of the model takes as long as five steps.
     """
 
     facts = replace(
@@ -51,18 +51,18 @@ class StandIn(StandInPipeline):
         return noise.integers(0, 256, (height, width, 3), np.uint8)
 
 
-def load(step_ms: float, chosen: Options) -> tuple[SDXLPipeline, bool]:
+def load(step_ms: float, options: Options) -> tuple[SDXLPipeline, bool]:
     """Return a `StandIn` in the form of `serving.bootstrap.load_pipeline`'s result."""
-    steps = chosen.steps or NUM_INFERENCE_STEPS
-    return StandIn(step_ms / 1000, chosen.images_per_request, steps).as_pipeline(), False
+    steps = options.steps or NUM_INFERENCE_STEPS
+    return StandIn(step_ms / 1000, options.images_per_request, steps).as_pipeline(), False
 
 
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stand_in", allow_abbrev=False)
     parser.add_argument("--step-ms", type=float, required=True, help="what a step takes")
-    own, arguments = parser.parse_known_args()
-    app.main(arguments, partial(load, own.step_ms))
+    options, arguments = parser.parse_known_args()
+    app.main(arguments, partial(load, options.step_ms))
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ def main() -> None:
         instance.start()
         try:
             instance.wait_until_ready()
-            found = asyncio.run(_measure(instance.url, repeats))
+            requests = asyncio.run(_measure(instance.url, repeats))
         finally:
             instance.stop()
-    record.write("steps", {"repeats": repeats, "requests": found})
+    record.write("steps", {"repeats": repeats, "requests": requests})
 
 
 async def _measure(url: str, repeats: int) -> list[dict[str, Any]]:
@@ -60,21 +60,22 @@ async def _run(
 
     `decode_share` is the share of the time after the last step: decoding, and making PNG files.
     """
-    made = [await visit(client, url, body | {"seed": seed}) for seed in range(repeats + 1)][1:]
-    assert all(each.outcome == "done" for each in made), made
-    done = [_seconds(each, "done_s") for each in made]
+    results = [await visit(client, url, body | {"seed": seed}) for seed in range(repeats + 1)][1:]
+    assert all(result.outcome == "done" for result in results), results
+    done_seconds = [_seconds(result, "done_s") for result in results]
     return {
-        "request_seconds": _median(done),
-        "first_event_seconds": _median(_seconds(each, "first_event_s") for each in made),
-        "first_picture_seconds": _median(each.pictures_s[0] for each in made),
+        "request_seconds": _median(done_seconds),
+        "first_event_seconds": _median(_seconds(result, "first_event_s") for result in results),
+        "first_picture_seconds": _median(result.pictures_s[0] for result in results),
         "decode_share": _median(
-            1 - _seconds(each, "last_step_s") / end for each, end in zip(made, done, strict=True)
+            1 - _seconds(result, "last_step_s") / end
+            for result, end in zip(results, done_seconds, strict=True)
         ),
     }
 
 
-def _seconds(made: Visit, name: str) -> float:
-    value = getattr(made, name)
+def _seconds(result: Visit, name: str) -> float:
+    value = getattr(result, name)
     assert value is not None, name
     return value
 

@@ -58,64 +58,77 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     with timed(figures, "start"):
-        adapters, store, other = load(options.checkpoint)
+        adapters, store, second_model = load(options.checkpoint)
     figures["model_gb"] = round(sum(slot.bytes for slot in store.slots) / 1e9, 2)
-    models = measure_models(adapters, store, other)
-    del store._held[other]  # what follows needs no second model
-    loras = {name: measure_lora(adapters, chosen, options.rank) for name, chosen in LAYERS.items()}
+    models = measure_models(adapters, store, second_model)
+    del store._held[second_model]  # what follows needs no second model
+    loras = {
+        name: measure_lora(adapters, layer_filter, options.rank)
+        for name, layer_filter in LAYERS.items()
+    }
     record.write("swaps", {**figures, "rank": options.rank, "models": models, "loras": loras})
 
 
 def load(folder: str) -> tuple[Adapters, ModelStore, Model]:
     """Load a checkpoint without compiling, and find its files once more, as another model."""
     checkpoint = fetch(folder, None, FamilyReader(), prefer_fp16=True)
-    files, again = (find_networks(checkpoint, DTYPE) for _ in range(2))
+    files, second_files = (find_networks(checkpoint, DTYPE) for _ in range(2))
     mesh = make_mesh(jax.devices()[:1], 1)
     parameters = Parameters(load_networks(files, place_on(mesh)), files)
     config = checkpoint.config
-    base, other = Model("", files), Model("other", again)
+    base, second_model = Model("", files), Model("other", second_files)
     store = ModelStore(base, parameters, 0)
     store.limit = sum(slot.bytes for slot in store.slots)
     denoisers = config.architecture.predict.networks
     adapters = Adapters(parameters, mesh, [*config.text_encoders], denoisers, store)
-    return adapters, store, other
+    return adapters, store, second_model
 
 
-def measure_models(adapters: Adapters, store: ModelStore, other: Model) -> dict[str, Any]:
+def measure_models(adapters: Adapters, store: ModelStore, second_model: Model) -> dict[str, Any]:
     """Change the model: from a warm disk, and from the store."""
     figures: dict[str, Any] = {}
     with timed(figures, "from a warm disk"):
-        adapters.select({}, other)
+        adapters.select({}, second_model)
     with timed(figures, "back from a warm disk"):
         adapters.select({})
     with timed(figures, "read ahead"):
-        store.find(other)
+        store.find(second_model)
     with timed(figures, "from the store"):
-        adapters.select({}, other)
+        adapters.select({}, second_model)
     return figures
 
 
-def measure_lora(adapters: Adapters, chosen: Callable[[Module], bool], rank: int) -> dict[str, Any]:
+def measure_lora(
+    adapters: Adapters, layer_filter: Callable[[Module], bool], rank: int
+) -> dict[str, Any]:
     """Merge a LoRA, take it out, and merge it with another weight."""
     inventory, figures = adapters.inventory, {}
-    drawn = draw_adapter(inventory, "lora", 0, chosen, ranks=[rank])
+    adapter = draw_adapter(inventory, "lora", 0, layer_filter, ranks=[rank])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "random.safetensors")
-        write_adapter(file, drawn, "kohya sdxl", inventory, np.float16)
-        del drawn
+        write_adapter(file, adapter, "kohya sdxl", inventory, np.float16)
+        del adapter
         figures["file_gb"] = round(file.stat().st_size / 1e9, 3)
         with timed(figures, "load"):
             adapters.add(read_adapter(file, "random", inventory))
     figures["changed_gb"] = round(adapters.bytes_of() / 1e9, 2)
-    model, half, whole = adapters._model, {"random": (0.5, 0.5)}, {"random": (1.0, 1.0)}
-    for name, weights in (("merged", half), ("with another weight", whole), ("taken out", {})):
+    model, half_weight, full_weight = (
+        adapters._model,
+        {"random": (0.5, 0.5)},
+        {"random": (1.0, 1.0)},
+    )
+    for name, weights in (
+        ("merged", half_weight),
+        ("with another weight", full_weight),
+        ("taken out", {}),
+    ):
         with timed(figures, name):
             adapters.select(weights, model)
     with timed(figures, "merged ahead"):
-        adapters.read_ahead(model, half)
+        adapters.read_ahead(model, half_weight)
         adapters._thread.submit(lambda: None).result()
     with timed(figures, "merged, after that"):
-        adapters.select(half, model)
+        adapters.select(half_weight, model)
     adapters.select({}, model)
     adapters.remove("random")
     return figures
@@ -123,16 +136,16 @@ def measure_lora(adapters: Adapters, chosen: Callable[[Module], bool], rank: int
 
 @contextmanager
 def timed(figures: dict[str, Any], name: str) -> Iterator[None]:
-    """Note a block's seconds, those of all cores, and the most gigabytes that it had meanwhile."""
+    """Note a block's seconds, the seconds of all cores together, and its peak of gigabytes."""
     gc.collect()
     CLEAR.write_text("5")  # the peak begins anew
-    began, worked = time.perf_counter(), time.process_time()
+    began, cpu_seconds = time.perf_counter(), time.process_time()
     yield
-    seconds, worked = time.perf_counter() - began, time.process_time() - worked
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_seconds
     peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     figures[name] = {
         "seconds": round(seconds, 3),
-        "processor_seconds": round(worked, 3),
+        "processor_seconds": round(cpu_seconds, 3),
         "peak_gb": round(1024 * int(peak.split()[1]) / 1e9, 2),
     }
     print(name, figures[name], flush=True)

@@ -65,8 +65,10 @@ def main() -> None:
     options = parser.parse_args()
     for topology in options.topologies:
         with tempfile.TemporaryDirectory() as folder:
-            kept = Path(folder if options.programs is None else options.programs / topology)
-            report = measure(topology, kept, alone=options.ours, exact=options.exact)
+            programs_folder = Path(
+                folder if options.programs is None else options.programs / topology
+            )
+            report = measure(topology, programs_folder, alone=options.ours, exact=options.exact)
         file = record.save(f"tpu-{topology}", report)
         print(table(report), file, sep="\n", flush=True)
 
@@ -82,24 +84,28 @@ def measure(topology: str, folder: Path, *, alone: bool, exact: bool) -> dict[st
         alone: leave out the incumbent.
         exact: leave out the steps of modes that are not exact.
     """
-    ours, theirs = folder / "ours", folder / "incumbent"
-    compiled = _compiled(ours, "benchmarks.tpu_compile", topology, *["--exact"] * exact)
+    our_folder, their_folder = folder / "ours", folder / "incumbent"
+    compiled_report = _compiled(
+        our_folder, "benchmarks.tpu_compile", topology, *["--exact"] * exact
+    )
     chip = CHIPS[topology.partition(":")[0]]
-    pictures = IMAGES // compiled["layout"]["images"]
+    pictures = IMAGES // compiled_report["layout"]["images"]
     kernels = attention_kernels(topology, folder)
-    compiled |= our_estimates(ours, chip, kernels, pictures, compiled["programs"])
-    report = {**record.head("benchmarks.tpu"), **compiled}
+    compiled_report |= our_estimates(
+        our_folder, chip, kernels, pictures, compiled_report["programs"]
+    )
+    report = {**record.head("benchmarks.tpu"), **compiled_report}
     if alone:
         return report
     incumbent = _compiled(
-        theirs,
+        their_folder,
         "benchmarks.tpu_incumbent",
         topology,
         python=INCUMBENT,
         TPU_LIBRARY_PATH=import_module("libtpu").get_library_path(),
     )
-    whole = estimate((theirs / "generate.hlo").read_text(), chip, {})
-    incumbent |= _report({"generate": whole}, {"generate": 1})
+    incumbent_estimate = estimate((their_folder / "generate.hlo").read_text(), chip, {})
+    incumbent |= _report({"generate": incumbent_estimate}, {"generate": 1})
     return {**report, "incumbent": incumbent}
 
 
@@ -107,14 +113,14 @@ def _compiled(
     folder: Path,
     module: str,
     topology: str,
-    *more: str,
+    *extra_arguments: str,
     python: str | Path = sys.executable,
     **environment: str,
 ) -> dict[str, Any]:
     """Return the report of a module that compiles into a folder, which keeps the report too."""
     report = folder / "report.json"
     if not report.exists():
-        arguments = ["--topology", topology, "--out", str(folder), *more]
+        arguments = ["--topology", topology, "--out", str(folder), *extra_arguments]
         report.write_text(json.dumps(apart.run(module, arguments, python, **environment)))
     return json.loads(report.read_text())
 
@@ -138,25 +144,27 @@ def our_estimates(
     Returns:
         The seconds of a request, and the microseconds of each program.
     """
-    wanted = {name: part for name, part in PARTS.items() if part.program in programs}
-    parts = {
+    selected_parts = {name: part for name, part in PARTS.items() if part.program in programs}
+    estimates = {
         name: estimate(
             (folder / f"{part.program}.hlo").read_text(), chip, kernels, (pictures, part.halves)
         )
-        for name, part in wanted.items()
+        for name, part in selected_parts.items()
     }
-    return _report(parts, {name: part.times for name, part in wanted.items() if part.times})
+    return _report(
+        estimates, {name: part.times for name, part in selected_parts.items() if part.times}
+    )
 
 
-def _report(parts: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]:
+def _report(estimates: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]:
     """Return the estimates of programs, and of a request that runs them so many times."""
     request = {
-        kind: round(sum(getattr(parts[n], kind) * t for n, t in times.items()) / 1e6, 3)
+        kind: round(sum(getattr(estimates[n], kind) * t for n, t in times.items()) / 1e6, 3)
         for kind in ("least", "compiler", "unsure")
     }
     return {
         "request_seconds": request,
-        "microseconds": {name: part.as_json() for name, part in parts.items()},
+        "microseconds": {name: part.as_json() for name, part in estimates.items()},
     }
 
 
@@ -165,8 +173,8 @@ def attention_kernels(topology: str, folder: Path) -> dict[float, Kernel]:
     dump = folder / "llo"
     arguments = ["--topology", topology, "--dump", str(dump)]
     flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
-    found = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
-    return {flops: Kernel(cycles, idle) for flops, cycles, idle in found}
+    schedules = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
+    return {flops: Kernel(cycles, idle) for flops, cycles, idle in schedules}
 
 
 def table(report: dict[str, Any]) -> str:
@@ -179,8 +187,10 @@ def table(report: dict[str, Any]) -> str:
     for name, part in report["microseconds"].items():
         lines.append(f"  {name}: at least {part['least']} us, compiler {part['compiler']} us")
     if "incumbent" in report:
-        old = report["incumbent"]["request_seconds"]
-        lines.append(f"  the incumbent: at least {old['least']} s, compiler {old['compiler']} s")
+        incumbent = report["incumbent"]["request_seconds"]
+        lines.append(
+            f"  the incumbent: at least {incumbent['least']} s, compiler {incumbent['compiler']} s"
+        )
     return "\n".join(lines)
 
 

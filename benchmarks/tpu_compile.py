@@ -49,9 +49,9 @@ def main() -> None:
     executables, seconds = {**compiled.by_name}, {**compiled.seconds}
     for name in () if options.exact else MODES:
         began = time.perf_counter()
-        own = replace(target, **MODES[name])
-        networks = trace_networks(config, own.dtype, quantization=own.quantization)
-        executables[name] = Programs(own, networks)["step"].compile()
+        mode_target = replace(target, **MODES[name])
+        networks = trace_networks(config, mode_target.dtype, quantization=mode_target.quantization)
+        executables[name] = Programs(mode_target, networks)["step"].compile()
         seconds[name] = time.perf_counter() - began
     options.out.mkdir(parents=True, exist_ok=True)
     programs = {}

@@ -44,19 +44,21 @@ def main() -> None:
     config, dtype = read_with_tiny_vae(), jnp.dtype(jnp.bfloat16)
     programs = Programs(Target(config, dtype, mesh, SHAPES), trace_networks(config, dtype))
     chip = CHIPS[topology.partition(":")[0]]
-    found: dict[str, dict[str, Any]] = {"programs": {}, "microseconds": {}}
+    figures: dict[str, dict[str, Any]] = {"programs": {}, "microseconds": {}}
     for name in options.programs:
         began = time.perf_counter()
         executable = programs[name].compile()
         seconds = round(time.perf_counter() - began, 1)
-        found["programs"][name] = {"compile_seconds": seconds, **megabytes(executable)}
+        figures["programs"][name] = {"compile_seconds": seconds, **megabytes(executable)}
         # Each chip decodes one picture.
-        once = estimate(executable.as_text() or "", chip, kernels, (1,))
-        found["microseconds"][name] = once.as_json()
-        print(name, json.dumps({kind: each[name] for kind, each in found.items()}), flush=True)
+        program_estimate = estimate(executable.as_text() or "", chip, kernels, (1,))
+        figures["microseconds"][name] = program_estimate.as_json()
+        print(
+            name, json.dumps({kind: values[name] for kind, values in figures.items()}), flush=True
+        )
     head = record.head("benchmarks.tpu_decoders")
     layout = {"topology": topology, "layout": dict(mesh.shape), "versions": versions()}
-    print(record.save(f"tpu-{topology}-decoders", {**head, **layout, **found}))
+    print(record.save(f"tpu-{topology}-decoders", {**head, **layout, **figures}))
 
 
 if __name__ == "__main__":

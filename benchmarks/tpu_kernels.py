@@ -52,8 +52,10 @@ def _kernel(
     size = 1, tokens // parts, 3 * width
     shapes = [jax.ShapeDtypeStruct(size, jnp.bfloat16, sharding=place)] * parts
     lowered = jax.jit(partial(flash_tpu.flash_attention, heads)).lower(*shapes)
-    counted = costs(Program(lowered.compile().as_text() or ""))
-    [flops] = [cost.flops for cost, _ in counted if cost.instruction.opcode == "custom-call"]
+    operation_costs = costs(Program(lowered.compile().as_text() or ""))
+    [flops] = [
+        cost.flops for cost, _ in operation_costs if cost.instruction.opcode == "custom-call"
+    ]
     blocks = math.prod(flash_tpu.grid(heads, *shapes))
     return flops, _bundles(dump) * blocks, _idle(dump) * blocks
 

@@ -43,20 +43,26 @@ def main() -> None:
     topology = options.topology
     with tempfile.TemporaryDirectory() as folder:
         kernels = attention_kernels(topology, Path(folder))
-        kept = Path(folder) if options.programs is None else options.programs
-        kept.mkdir(parents=True, exist_ok=True)
+        programs_folder = Path(folder) if options.programs is None else options.programs
+        programs_folder.mkdir(parents=True, exist_ok=True)
         mesh = make_mesh(describe(topology), SHAPES.images, options.chips)
         config, dtype = read_published(), jnp.dtype(jnp.bfloat16)
         programs = Programs(Target(config, dtype, mesh, SHAPES), trace_networks(config, dtype))
-        found: dict[str, dict[str, Any]] = {"programs": {}, "microseconds": {}}
+        figures: dict[str, dict[str, Any]] = {"programs": {}, "microseconds": {}}
         for name in ("decode", "step"):
-            text, found["programs"][name] = compiled(programs[name], kept / f"{name}.hlo")
-            once = estimate(text, CHIPS[topology.partition(":")[0]], kernels, (1,))
-            found["microseconds"][name] = once.as_json()
-            print(name, json.dumps({kind: each[name] for kind, each in found.items()}), flush=True)
+            text, figures["programs"][name] = compiled(
+                programs[name], programs_folder / f"{name}.hlo"
+            )
+            program_estimate = estimate(text, CHIPS[topology.partition(":")[0]], kernels, (1,))
+            figures["microseconds"][name] = program_estimate.as_json()
+            print(
+                name,
+                json.dumps({kind: values[name] for kind, values in figures.items()}),
+                flush=True,
+            )
     head = record.head("benchmarks.tpu_picture")
     layout = {"topology": topology, "layout": dict(mesh.shape), "versions": versions()}
-    print(record.save(f"tpu-{topology}-one-picture", {**head, **layout, **found}))
+    print(record.save(f"tpu-{topology}-one-picture", {**head, **layout, **figures}))
 
 
 def compiled(program: Program, file: Path) -> tuple[str, dict[str, float]]:

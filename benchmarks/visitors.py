@@ -67,7 +67,7 @@ async def visit(
     url: str,
     body: dict[str, Any],
     *,
-    due: float | None = None,
+    due_at: float | None = None,
     cancel_at: Moment | None = None,
     leave_at: Moment | None = None,
 ) -> Visit:
@@ -77,36 +77,36 @@ async def visit(
         client: the client with the connections.
         url: the instance's address.
         body: the request's body.
-        due: when it should have been sent, by `time.monotonic()`; None means now.
+        due_at: when it should have been sent, by `time.monotonic()`; None means now.
         cancel_at: the event at which the visitor stops the request.
         leave_at: the event at which the visitor closes the connection.
     """
-    made = Visit()
-    due = time.monotonic() if due is None else due
+    result = Visit()
+    due_at = time.monotonic() if due_at is None else due_at
     with suppress(httpx.HTTPError):
         async with client.stream(
             "POST", f"{url}/v1/generate", json=body, timeout=PATIENCE
         ) as answer:
             if answer.status_code != 200:
                 error = json.loads(await answer.aread())["error"]
-                made.outcome = f"refused: {error['code']}"
-                made.retry_after_s = float(answer.headers.get("Retry-After", 1))
-                return made
-            await _follow(made, client, url, answer, due, cancel_at, leave_at)
-    return made
+                result.outcome = f"refused: {error['code']}"
+                result.retry_after_s = float(answer.headers.get("Retry-After", 1))
+                return result
+            await _follow(result, client, url, answer, due_at, cancel_at, leave_at)
+    return result
 
 
 async def _follow(
-    made: Visit,
+    result: Visit,
     client: httpx.AsyncClient,
     url: str,
     answer: httpx.Response,
-    due: float,
+    due_at: float,
     cancel_at: Moment | None,
     leave_at: Moment | None,
 ) -> None:
-    name, last, undrawn_at, drawn = "", due, due, 0.0
-    seen: Counter[str] = Counter()
+    name, last_at, undrawn_at, share = "", due_at, due_at, 0.0
+    counts: Counter[str] = Counter()
     async for line in answer.aiter_lines():
         key, _, value = line.partition(": ")
         if key == "event":
@@ -114,45 +114,45 @@ async def _follow(
         if key != "data":
             continue
         now, event = time.monotonic(), json.loads(value)
-        _heard(made, name, event, now - due, now - last)
-        last = now
+        _heard(result, name, event, now - due_at, now - last_at)
+        last_at = now
         if name in ("queued", "started"):
-            undrawn_at, drawn = now, 0.0
+            undrawn_at, share = now, 0.0
         elif name == "step":
-            drawn = event["done"] / event["total"]
-        now_is = Moment(name, seen[name])
-        seen[name] += 1
-        if now_is in (cancel_at, leave_at):
-            made.changed_at, made.drawn = name, drawn
-        if now_is == cancel_at:
-            where = url + answer.headers["Content-Location"]
-            (await client.delete(where, timeout=PATIENCE)).raise_for_status()
-            made.stopped_s = time.monotonic() - undrawn_at
-        if now_is == leave_at and made.outcome == "broken":
-            made.outcome = "left"
+            share = event["done"] / event["total"]
+        moment = Moment(name, counts[name])
+        counts[name] += 1
+        if moment in (cancel_at, leave_at):
+            result.changed_at, result.drawn = name, share
+        if moment == cancel_at:
+            address = url + answer.headers["Content-Location"]
+            (await client.delete(address, timeout=PATIENCE)).raise_for_status()
+            result.stopped_s = time.monotonic() - undrawn_at
+        if moment == leave_at and result.outcome == "broken":
+            result.outcome = "left"
             return
 
 
-def _heard(made: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: float) -> None:
-    if made.first_event_s is None:
-        made.first_event_s = at_s
-    if made.outcome != "broken":
-        made.duplicates += 1  # an event follows the final one
+def _heard(result: Visit, name: str, event: dict[str, Any], at_s: float, pause_s: float) -> None:
+    if result.first_event_s is None:
+        result.first_event_s = at_s
+    if result.outcome != "broken":
+        result.duplicates += 1  # an event follows the final one
     elif name == "started":
-        made.started_s = made.started_s or at_s
+        result.started_s = result.started_s or at_s
         if event["attempt"] > 1:
-            made.recovery_s.append(pause_s)
+            result.recovery_s.append(pause_s)
     elif name == "step":
-        made.last_step_s = at_s
+        result.last_step_s = at_s
     elif name == "image":
-        made.pictures_s.append(at_s)
-        made.duplicates += event["index"] in made.pictures
+        result.pictures_s.append(at_s)
+        result.duplicates += event["index"] in result.pictures
         png = base64.b64decode(event["png"])
-        made.pictures[event["index"]] = hashlib.sha256(png).hexdigest()
+        result.pictures[event["index"]] = hashlib.sha256(png).hexdigest()
     elif name == "done":
-        made.outcome, made.done_s = "done", at_s
+        result.outcome, result.done_s = "done", at_s
     elif name == "error":
-        made.outcome = event["kind"]
+        result.outcome = event["kind"]
 
 
 async def page_request(client: httpx.AsyncClient, url: str) -> str:
