@@ -144,16 +144,16 @@ def _near_root(size: int) -> int:
 
 def read_inventory(checkpoint: Path) -> dict[str, dict[str, Shape]]:
     """Return the tensors of a folder in diffusers' layout that adapters can change."""
-    found: dict[str, dict[str, Shape]] = {}
+    inventory: dict[str, dict[str, Shape]] = {}
     for network in ("unet", "text_encoder", "text_encoder_2"):
         if (checkpoint / network).is_dir():
             with open_tensors(checkpoint / network) as tensors:
-                found[network] = {
+                inventory[network] = {
                     modern_name(name): tensor.shape
                     for name, tensor in tensors.items()
                     if not IGNORED.match(name)
                 }
-    return found
+    return inventory
 
 
 def weights(inventory: Inventory) -> Iterable[tuple[Module, Shape]]:
@@ -169,30 +169,30 @@ def draw_adapter(
     inventory: Inventory,
     kind: str,
     seed: int,
-    chosen: Callable[[Module], bool] = lambda _: True,
+    is_chosen: Callable[[Module], bool] = lambda _: True,
     ranks: Iterable[int] = (2, 3),
     alpha: float | None = None,
 ) -> Drawn:
-    """Draw parts of one of `KINDS` for every module that is chosen; ranks take turns.
+    """Draw parts of one of `KINDS` for every module that `is_chosen` returns True for.
 
-    None for `alpha` draws one for each module.
+    The modules get `ranks` in turns. None for `alpha` draws one for each module.
     """
     ranks = list(ranks)
-    drawn: Drawn = {}
+    adapter: Drawn = {}
     for number, (module, shape) in enumerate(weights(inventory)):
-        if chosen(module):
+        if is_chosen(module):
             draw = Draw(seed + number, ranks[number % len(ranks)])
             parts = KINDS[kind](draw, shape)
             if alpha is not None and "alpha" in parts:
                 parts["alpha"] = np.asarray(alpha, np.float32)
-            drawn[module] = parts
-    return drawn
+            adapter[module] = parts
+    return adapter
 
 
 def is_projection(module: Module) -> bool:
     """Return whether a module is a projection of attention; the oldest files change only these."""
-    last = module[1].removesuffix(".0").rpartition(".")[2]
-    return last in (*OLD_PROJECTIONS, *OLD_PROJECTIONS.values())
+    name = module[1].removesuffix(".0").rpartition(".")[2]
+    return name in (*OLD_PROJECTIONS, *OLD_PROJECTIONS.values())
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ class Format:
 
 def _text_model(network: str, module: str) -> str:
     """Return a module's name with the prefix that text encoders had before transformers 5."""
-    prefixed = network != "unet" and module != "text_projection"
-    return f"text_model.{module}" if prefixed else module
+    has_prefix = network != "unet" and module != "text_projection"
+    return f"text_model.{module}" if has_prefix else module
 
 
 def _dotted(network: str, module: str, original: str) -> str:
@@ -248,9 +248,9 @@ _SD = {"unet": "lora_unet_", "text_encoder": "lora_te_"}
 _SDXL = {"unet": "lora_unet_", "text_encoder": "lora_te1_", "text_encoder_2": "lora_te2_"}
 
 
-def _factors(down: str, up: str, **others: str) -> dict[str, str]:
+def _factors(down: str, up: str, **other_names: str) -> dict[str, str]:
     """Return names of the two factors, without alpha."""
-    return {"lora_down.weight": down, "lora_up.weight": up, "alpha": "", **others}
+    return {"lora_down.weight": down, "lora_up.weight": up, "alpha": "", **other_names}
 
 
 _PEFT = _factors("lora_A.weight", "lora_B.weight", dora_scale="lora_magnitude_vector")
@@ -273,13 +273,13 @@ FORMATS = {
 }
 
 
-def to_tensors(drawn: Drawn, format_name: str, inventory: Inventory) -> Parts:
+def to_tensors(adapter: Drawn, format_name: str, inventory: Inventory) -> Parts:
     """Return a file's tensors in one of `FORMATS`."""
     form = FORMATS[format_name]
     modules = {name.rpartition(".")[0] for name in inventory.get("unet", {})}
     originals = original_unet_names(sorted(modules))
     tensors = {}
-    for (network, module), parts in drawn.items():
+    for (network, module), parts in adapter.items():
         original = originals[module] if network == "unet" else _text_model(network, module)
         for part, values in parts.items():
             if key := form.key((network, module), original, part):
@@ -289,14 +289,14 @@ def to_tensors(drawn: Drawn, format_name: str, inventory: Inventory) -> Parts:
 
 def write_adapter(
     file: Path,
-    drawn: Drawn,
+    adapter: Drawn,
     format_name: str,
     inventory: Inventory,
     dtype: np.dtype | type = np.float32,
     metadata: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a drawn adapter in one of `FORMATS`, and return the file."""
-    tensors = to_tensors(drawn, format_name, inventory)
-    cast = {key: np.ascontiguousarray(value.astype(dtype)) for key, value in tensors.items()}
-    save_file(cast, file, metadata={"format": "pt", **(metadata or {})})
+    tensors = to_tensors(adapter, format_name, inventory)
+    arrays = {key: np.ascontiguousarray(value.astype(dtype)) for key, value in tensors.items()}
+    save_file(arrays, file, metadata={"format": "pt", **(metadata or {})})
     return file

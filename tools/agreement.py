@@ -24,16 +24,16 @@ M = TypeVar("M", bound=nnx.Module)
 R = TypeVar("R")
 
 
-def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the largest absolute difference over the largest absolute value of `theirs`.
+def relative_error(outputs: np.ndarray, reference: np.ndarray) -> float:
+    """Return the largest absolute difference over the largest absolute value of `reference`.
 
     Raises:
         ValueError: if the shapes differ.
     """
-    if ours.shape != theirs.shape:
-        raise ValueError(f"shapes differ: {ours.shape} and {theirs.shape}")
-    difference = np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max()
-    return float(difference / np.abs(theirs).max())
+    if outputs.shape != reference.shape:
+        raise ValueError(f"shapes differ: {outputs.shape} and {reference.shape}")
+    difference = np.abs(outputs.astype(np.float64) - reference.astype(np.float64)).max()
+    return float(difference / np.abs(reference).max())
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ def compiled(function: Callable[..., R]) -> Callable[..., R]:
     @wraps(function)
     def run(module: nnx.Module, *inputs: jax.Array) -> R:
         graphdef, state = nnx.split(module)
-        pure = jax.jit(lambda state, *inputs: function(nnx.merge(graphdef, state), *inputs))
-        return pure(state, *inputs)
+        pure_function = jax.jit(
+            lambda state, *inputs: function(nnx.merge(graphdef, state), *inputs)
+        )
+        return pure_function(state, *inputs)
 
     return run
 

@@ -252,11 +252,15 @@ def read(name: str) -> Any:
 
 def chip_memory(programs: Mapping[str, Mapping[str, float]]) -> float:
     """Add up the gigabytes of a chip: all weights, all code and the largest temporaries."""
-    exact = {name: sizes for name, sizes in programs.items() if not name.startswith("step_")}
-    with_weights = exact.keys() & {"encode", "condition", "encode_image", "step", "decode"}
-    weights = sum(exact[name]["arguments_mb"] for name in with_weights)
-    code = sum(sizes["code_mb"] for sizes in exact.values())
-    return (weights + code + max(sizes["temporaries_mb"] for sizes in exact.values())) / 1000
+    exact_programs = {
+        name: sizes for name, sizes in programs.items() if not name.startswith("step_")
+    }
+    with_weights = exact_programs.keys() & {"encode", "condition", "encode_image", "step", "decode"}
+    weights = sum(exact_programs[name]["arguments_mb"] for name in with_weights)
+    code = sum(sizes["code_mb"] for sizes in exact_programs.values())
+    return (
+        weights + code + max(sizes["temporaries_mb"] for sizes in exact_programs.values())
+    ) / 1000
 
 
 def parts(label: str, place: str) -> Iterator[tuple[str, Any]]:
@@ -304,7 +308,7 @@ def write(name: str, page: Path) -> str:
 
 def fill(page: Path) -> str:
     """Return the text of a page with all of its tables written anew."""
-    return BLOCK.sub(lambda found: write(found[1], page), page.read_text("utf-8"))
+    return BLOCK.sub(lambda match: write(match[1], page), page.read_text("utf-8"))
 
 
 if __name__ == "__main__":

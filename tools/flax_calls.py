@@ -24,8 +24,8 @@ STEPS = 25
 def ids(pipeline: Any) -> dict[str, np.ndarray]:
     """Return the ids of the prompts and of the negative prompt, by name."""
     prompts = [f"{PROMPT} {'hat ' * i}" for i in range(8)]
-    found = {"ids": prompts, "negative_ids": NEGATIVE}
-    return {name: np.asarray(pipeline.prepare_inputs(texts)) for name, texts in found.items()}
+    all_texts = {"ids": prompts, "negative_ids": NEGATIVE}
+    return {name: np.asarray(pipeline.prepare_inputs(texts)) for name, texts in all_texts.items()}
 
 
 def pictures(
@@ -36,15 +36,15 @@ def pictures(
     Pictures are float32 in 0..1: `[devices, batch, H, W, 3]` if they were drawn with `jit`,
     `[batch, H, W, 3]` otherwise.
     """
-    made = ids(pipeline)
-    prompt_ids, negative_ids = made.values()
+    inputs = ids(pipeline)
+    prompt_ids, negative_ids = inputs.values()
     key = jax.random.PRNGKey(SEED)
     # Two pictures are drawn from one key in one case. With SDXL it is the call on one device.
     # Otherwise it is the call on four devices, because diffusers 0.39 draws only one without `jit`.
-    alone, on_four = (2, 1) if prompt_ids.ndim == 3 else (1, 2)
-    drawn = {
-        **made,
-        "defaults": pipeline(prompt_ids[:alone], params, key).images,
+    alone_batch, four_batch = (2, 1) if prompt_ids.ndim == 3 else (1, 2)
+    images = {
+        **inputs,
+        "defaults": pipeline(prompt_ids[:alone_batch], params, key).images,
         "negative": pipeline(
             prompt_ids[:1],
             params,
@@ -57,15 +57,15 @@ def pictures(
         ).images,
     }
     for devices in device_counts:
-        batch = on_four if devices == 4 else 1
-        drawn[f"devices_{devices}"] = pipeline(
+        batch = four_batch if devices == 4 else 1
+        images[f"devices_{devices}"] = pipeline(
             prompt_ids[: devices * batch].reshape(devices, batch, *prompt_ids.shape[1:]),
             replicate(params, jax.devices()[:devices]),
             jax.random.split(key, devices),
             num_inference_steps=STEPS,
             jit=True,
         ).images
-    return {name: np.asarray(array) for name, array in drawn.items()}
+    return {name: np.asarray(array) for name, array in images.items()}
 
 
 def picture() -> Image.Image:
@@ -86,12 +86,12 @@ def from_picture(
 ) -> dict[str, np.ndarray]:
     """Return the inputs and the pictures of a pipeline from a picture to a picture, by name.
 
-    So many devices draw a picture each.
+    For each number in `device_counts`, so many devices draw a picture each.
     """
     prompt_ids, image = pipeline.prepare_inputs([PROMPT], picture())
-    given = {"strength": 0.6, **_CHOSEN}
+    options = {"strength": 0.6, **_CHOSEN}
     return {"ids": np.asarray(prompt_ids), "image": np.asarray(image)} | _drawn(
-        pipeline, params, device_counts, (prompt_ids, image), given
+        pipeline, params, device_counts, (prompt_ids, image), options
     )
 
 
@@ -118,17 +118,17 @@ def _drawn(
     params: dict[str, Any],
     device_counts: Sequence[int],
     arrays: Any,
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> dict[str, np.ndarray]:
     """Draw a picture without `jit`, and with it a picture on each of several devices."""
     key = jax.random.PRNGKey(SEED)
-    drawn = {"alone": pipeline(*arrays, params, key, **given).images}
+    images = {"alone": pipeline(*arrays, params, key, **options).images}
     for devices in device_counts:
-        drawn[f"devices_{devices}"] = pipeline(
-            *(np.stack([each] * devices) for each in arrays),
+        images[f"devices_{devices}"] = pipeline(
+            *(np.stack([array] * devices) for array in arrays),
             replicate(params, jax.devices()[:devices]),
             jax.random.split(key, devices),
             jit=True,
-            **given,
+            **options,
         ).images
-    return {name: np.asarray(array) for name, array in drawn.items()}
+    return {name: np.asarray(array) for name, array in images.items()}

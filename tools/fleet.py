@@ -41,11 +41,11 @@ class Fleet:
     @property
     def must_wait(self) -> float:
         """The probability that a request finds all replicas busy: Erlang's C formula."""
-        offered = self.arrivals * self.service_s
-        blocked = 1.0  # Erlang's B formula, from no replica upwards
+        load = self.arrivals * self.service_s
+        block_probability = 1.0  # Erlang's B formula, from no replica upwards
         for count in range(1, self.replicas + 1):
-            blocked = offered * blocked / (count + offered * blocked)
-        return blocked / (1 - self.utilisation * (1 - blocked))
+            block_probability = load * block_probability / (count + load * block_probability)
+        return block_probability / (1 - self.utilisation * (1 - block_probability))
 
     def wait_s(self, part: float) -> float:
         """Return the seconds within which the share `part` of all requests begins.
@@ -70,12 +70,12 @@ class Fleet:
 
 def simulated_waits(arrivals: list[float], services: list[float], replicas: int) -> list[float]:
     """Return the seconds that each request waits, from all arrival and service times."""
-    free = [0.0] * replicas
+    free_at = [0.0] * replicas
     waits = []
     for at, service_s in zip(arrivals, services, strict=True):
-        begun = max(at, heapq.heappop(free))
-        heapq.heappush(free, begun + service_s)
-        waits.append(begun - at)
+        begin = max(at, heapq.heappop(free_at))
+        heapq.heappush(free_at, begin + service_s)
+        waits.append(begin - at)
     return waits
 
 
@@ -115,26 +115,28 @@ def main() -> None:
     parser.add_argument("--wait", type=_above_zero, default=10.0, help="seconds, at the peak ...")
     parser.add_argument("--part", type=_a_part, default=0.95, help="... for this part of requests")
     parser.add_argument("--price", type=_above_zero, help="of a replica's hour")
-    chosen = parser.parse_args()
+    options = parser.parse_args()
 
-    mean = chosen.pictures_a_day / chosen.pictures / DAY_S
-    peak = Fleet(chosen.peak * mean, chosen.request_seconds, chosen.variation or 0.0, replicas=1)
-    fleet = peak.enough(chosen.wait, chosen.part)
+    mean = options.pictures_a_day / options.pictures / DAY_S
+    peak = Fleet(options.peak * mean, options.request_seconds, options.variation or 0.0, replicas=1)
+    fleet = peak.enough(options.wait, options.part)
     print(f"{mean:.2f} requests a second, {peak.arrivals:.2f} at the peak")
     print("replicas  busy at the peak  must wait  half within  95 % within  99 % within")
     for replicas in range(max(1, fleet.replicas - 2), fleet.replicas + 3):
-        one = replace(fleet, replicas=replicas)
-        waits = "  ".join(f"{one.wait_s(part):9.1f} s" for part in (0.5, 0.95, 0.99))
-        must_wait = 1.0 if one.utilisation >= 1 else one.must_wait
-        print(f"{replicas:8}  {one.utilisation:16.0%}  {must_wait:9.0%}  {waits}")
+        candidate = replace(fleet, replicas=replicas)
+        waits = "  ".join(f"{candidate.wait_s(part):9.1f} s" for part in (0.5, 0.95, 0.99))
+        must_wait = 1.0 if candidate.utilisation >= 1 else candidate.must_wait
+        print(f"{replicas:8}  {candidate.utilisation:16.0%}  {must_wait:9.0%}  {waits}")
     print(
-        f"{fleet.replicas} replicas begin {chosen.part:.0%} within {chosen.wait:g} s at the peak; "
-        f"over the day they are busy {fleet.utilisation / chosen.peak:.0%} of the time"
+        f"{fleet.replicas} replicas begin {options.part:.0%} within {options.wait:g} s at the peak"
+        f"; over the day they are busy {fleet.utilisation / options.peak:.0%} of the time"
     )
-    if chosen.price:
-        a_day = 24 * chosen.price * fleet.replicas
-        each = 1000 * a_day / chosen.pictures_a_day
-        print(f"{a_day:.0f} a day at {chosen.price:g} an hour: {each:.2f} for a thousand pictures")
+    if options.price:
+        day_cost = 24 * options.price * fleet.replicas
+        cost = 1000 * day_cost / options.pictures_a_day
+        print(
+            f"{day_cost:.0f} a day at {options.price:g} an hour: {cost:.2f} for a thousand pictures"
+        )
 
 
 if __name__ == "__main__":

@@ -69,14 +69,14 @@ def _text(width: int, layers: int, heads: int, act: str, projection_dim: int) ->
     )
 
 
-def _unet(width: int, **other: Any) -> dict[str, Any]:
+def _unet(width: int, **options: Any) -> dict[str, Any]:
     """Return the arguments of Stable Diffusion 1's or 2's UNet."""
     return unet(
         (320, 640, 1280, 1280),
         "xxx-",
         addition_embed_type=None,
         cross_attention_dim=width,
-        **other,
+        **options,
     )
 
 
@@ -193,11 +193,11 @@ def write_checkpoint(family: FullSize, folder: Path, seed: int = SEED) -> int:
             network.config.save_pretrained(folder / name)
             stem, prefix = "model", "text_model." if name.startswith("text_encoder") else ""
         tensors = _draw_all(network, np.random.default_rng([seed, number]))
-        named = {_prefixed(key, prefix): tensor for key, tensor in tensors.items()}
+        prefixed_tensors = {_prefixed(key, prefix): tensor for key, tensor in tensors.items()}
         file = folder / name / f"{stem}.fp16.safetensors"
-        save_file(named, file, metadata={"format": "pt"})
+        save_file(prefixed_tensors, file, metadata={"format": "pt"})
         count += sum(tensor.size for tensor in tensors.values())
-        del tensors, named
+        del tensors, prefixed_tensors
         gc.collect()
     return count
 

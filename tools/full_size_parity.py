@@ -172,8 +172,8 @@ def ours(component: str, folder: Path, file: Path | None) -> tuple[Arrays, float
     checkpoint = fetch(str(file or folder), None, FamilyReader(), prefer_fp16=True)
     kinds = {part.name: part.make for part in checkpoint.config.family.all_networks}
     part = checkpoint.config.networks[component]
-    opened = partial(checkpoint.tensors, component)
-    network: Any = agreement.load_tensors(kinds[component], part, opened)
+    open_files = partial(checkpoint.tensors, component)
+    network: Any = agreement.load_tensors(kinds[component], part, open_files)
     seconds = time.perf_counter() - start
     inputs: Any = make_inputs(component, folder)
     if component.startswith("text_encoder"):
@@ -211,14 +211,14 @@ def compare(
         command = [python, "-m", "tools.full_size_parity", str(folder)]
         command += ["--side", side, "--component", component, "--out", str(out)]
         command += [] if file is None else ["--single-file"]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        record[side] = json.loads(done.stdout.splitlines()[-1])
-        with np.load(out) as saved:
-            arrays[side] = dict(saved)
-    right = arrays["theirs"]
-    assert arrays["ours"].keys() == right.keys()
+        process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        record[side] = json.loads(process.stdout.splitlines()[-1])
+        with np.load(out) as archive:
+            arrays[side] = dict(archive)
+    expected = arrays["theirs"]
+    assert arrays["ours"].keys() == expected.keys()
     record["relative_error"] = {
-        key: float(np.abs(value - right[key]).max() / np.abs(right[key]).max())
+        key: float(np.abs(value - expected[key]).max() / np.abs(expected[key]).max())
         for key, value in arrays["ours"].items()
     }
     return record
@@ -251,16 +251,16 @@ def end_to_end(folder: Path, file: Path | None, python: str, dtype: str) -> dict
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"the end-to-end run failed with status {process.returncode}")
-    loaded = [stage for stage in stages if stage["stage"].startswith(LOADED)]
+    load_stages = [stage for stage in stages if stage["stage"].startswith(LOADED)]
     return {
         "arguments": [*command[3:4], *END_TO_END, "--dtype", dtype],
         "dtype": dtype,
         "seconds": time.perf_counter() - start,
         "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "peak_bytes": usage.ru_maxrss * 1024,
-        "load_seconds": sum(stage["seconds"] for stage in loaded),
-        "load_cpu_seconds": loaded[-1]["cpu_seconds"],
-        "load_peak_bytes": max(stage["peak_bytes"] for stage in loaded),
+        "load_seconds": sum(stage["seconds"] for stage in load_stages),
+        "load_cpu_seconds": load_stages[-1]["cpu_seconds"],
+        "load_peak_bytes": max(stage["peak_bytes"] for stage in load_stages),
         "stages": stages,
     }
 
@@ -358,8 +358,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--python", default=".venv/bin/python", help="the environment without torch")
     add("--components", nargs="*", choices=COMPONENTS, help="all that there are by default")
     add("--end-to-end", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
-    for hidden in ("--side", "--component", "--out"):  # for the processes that this one starts
-        add(hidden, help=argparse.SUPPRESS)
+    for flag in ("--side", "--component", "--out"):  # for the processes that this one starts
+        add(flag, help=argparse.SUPPRESS)
     return parser
 
 
@@ -381,15 +381,15 @@ def main() -> None:
         export(folder, file)
     suffix = "" if options.family == "sdxl" else f"_{options.family}"
     name = f"full_size_parity{suffix}" + ("_single_file" if options.single_file else "")
-    written = Path(f"benchmarks/{name}.json")
-    earlier = json.loads(written.read_text()) if written.is_file() else {}
-    components: dict[str, Any] = earlier.get("components", {})
-    runs = {run["dtype"]: run for run in earlier.get("end_to_end", [])}
+    record_file = Path(f"benchmarks/{name}.json")
+    earlier_record = json.loads(record_file.read_text()) if record_file.is_file() else {}
+    components: dict[str, Any] = earlier_record.get("components", {})
+    runs = {run["dtype"]: run for run in earlier_record.get("end_to_end", [])}
     pythons = {"theirs": sys.executable, "ours": options.python}
-    present = [name for name in COMPONENTS if (folder / name).is_dir()]
-    if options.single_file and "safety_checker" in present:
-        present.remove("safety_checker")  # single files have none
-    for component in present if options.components is None else options.components:
+    component_names = [name for name in COMPONENTS if (folder / name).is_dir()]
+    if options.single_file and "safety_checker" in component_names:
+        component_names.remove("safety_checker")  # single files have none
+    for component in component_names if options.components is None else options.components:
         components[component] = compare(component, folder, file, pythons)
         print(component, components[component], flush=True)
     for dtype in options.end_to_end:
@@ -409,8 +409,8 @@ def main() -> None:
         "components": {name: components[name] for name in COMPONENTS if name in components},
         "end_to_end": list(runs.values()),
     }
-    written.write_text(json.dumps(record, indent=1) + "\n")
-    written.with_suffix(".md").write_text(report(record, written))
+    record_file.write_text(json.dumps(record, indent=1) + "\n")
+    record_file.with_suffix(".md").write_text(report(record, record_file))
     errors = [e for figures in components.values() for e in figures["relative_error"].values()]
     if max(errors) > BOUND:
         raise SystemExit(f"an error of {max(errors):.1e} is above the bound of {BOUND:g}")

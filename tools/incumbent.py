@@ -79,8 +79,8 @@ def convert(checkpoint: Path, folder: Path) -> None:
 def load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
     """Load a checkpoint by a class, without a safety checker; return it and its parameters."""
     xl = (folder / "text_encoder_2").is_dir()
-    absent = {} if xl else {"safety_checker": None, "feature_extractor": None}
-    return getattr(diffusers, kind).from_pretrained(folder, **absent)
+    options = {} if xl else {"safety_checker": None, "feature_extractor": None}
+    return getattr(diffusers, kind).from_pretrained(folder, **options)
 
 
 def use_torch_constants() -> None:
@@ -115,8 +115,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "checkpoint")
         convert(options.checkpoint, folder)
-        drawn = DRAWN[options.kind](*load(folder, options.kind), options.devices)
-    np.savez_compressed(options.out, **drawn)
+        pictures = DRAWN[options.kind](*load(folder, options.kind), options.devices)
+    np.savez_compressed(options.out, **pictures)
 
 
 if __name__ == "__main__":

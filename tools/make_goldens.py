@@ -104,8 +104,8 @@ def _unet(
         inputs["add_time_ids"] = np.array(sizes, np.float32)
     if pipe.unet.config.time_cond_proj_dim is not None:
         inputs["guidance_scale"] = np.array([8.5, 1.25], np.float32)
-    given = {key: text[key][2:4] for key in ("prompt_embeds", "pooled") if key in text}
-    output = torch_reference.unet_forward(pipe.unet, **inputs, **given)
+    text_inputs = {key: text[key][2:4] for key in ("prompt_embeds", "pooled") if key in text}
+    output = torch_reference.unet_forward(pipe.unet, **inputs, **text_inputs)
     return {**{f"unet_{key}": value for key, value in inputs.items()}, "unet_output": output}
 
 
@@ -145,19 +145,21 @@ def _samples(
         "sample_negative_prompts": np.array(json.dumps(NEGATIVE_PROMPTS)),
         "sample_latents": latents,
     }
-    for case, negative, guidance_scale in (
+    for case, negative_prompts, guidance_scale in (
         ("none", None, GUIDANCE_SCALE),
         ("negative", NEGATIVE_PROMPTS, GUIDANCE_SCALE),
         ("unguided", None, 1.0),
     ):
         sample = torch_reference.sample(
-            pipe, SAMPLED_PROMPTS, negative, latents, guidance_scale, STEPS
+            pipe, SAMPLED_PROMPTS, negative_prompts, latents, guidance_scale, STEPS
         )
         result[f"sample_{case}_latents"] = sample.latents
         result[f"sample_{case}_images"] = sample.images
-    own = pipe.scheduler
+    original_scheduler = pipe.scheduler
     for name in schedulers:
-        pipe.scheduler = getattr(diffusers, SCHEDULERS[name].name).from_config(own.config)
+        pipe.scheduler = getattr(diffusers, SCHEDULERS[name].name).from_config(
+            original_scheduler.config
+        )
         sample = torch_reference.sample(
             pipe, SAMPLED_PROMPTS, NEGATIVE_PROMPTS, latents, GUIDANCE_SCALE, STEPS
         )
@@ -201,26 +203,26 @@ def refined(base: Pipeline, checkpoint: Path, tiny: Tiny) -> dict[str, np.ndarra
     noise = _latents(base, rng)
     height, width = (side * base.vae_scale_factor for side in noise.shape[1:3])
     images = rng.uniform(size=(2, height, width, 3)).astype(np.float32)
-    given = SAMPLED_PROMPTS, NEGATIVE_PROMPTS
-    one = torch_reference.sample(
-        base, *given, noise, GUIDANCE_SCALE, PICTURE_STEPS, denoising_end=REFINED_FROM
+    prompts = SAMPLED_PROMPTS, NEGATIVE_PROMPTS
+    base_sample = torch_reference.sample(
+        base, *prompts, noise, GUIDANCE_SCALE, PICTURE_STEPS, denoising_end=REFINED_FROM
     )
-    run = noise, GUIDANCE_SCALE, PICTURE_STEPS
-    beside = load(checkpoint, text_encoder_2=base.text_encoder_2, vae=base.vae)
-    both = torch_reference.sample_from_picture(
-        beside, *given, *run, one.latents, denoising_start=REFINED_FROM
+    run_settings = noise, GUIDANCE_SCALE, PICTURE_STEPS
+    refiner = load(checkpoint, text_encoder_2=base.text_encoder_2, vae=base.vae)
+    refined_sample = torch_reference.sample_from_picture(
+        refiner, *prompts, *run_settings, base_sample.latents, denoising_start=REFINED_FROM
     )
-    alone = torch_reference.sample_from_picture(
-        load(checkpoint), *given, *run, images, strength=STRENGTHS["image"]
+    alone_sample = torch_reference.sample_from_picture(
+        load(checkpoint), *prompts, *run_settings, images, strength=STRENGTHS["image"]
     )
     return {
         "noise": noise,
         "image": images,
-        "base_latents": one.latents,
-        "refined_latents": both.latents,
-        "refined_images": both.images,
-        "alone_latents": alone.latents,
-        "alone_images": alone.images,
+        "base_latents": base_sample.latents,
+        "refined_latents": refined_sample.latents,
+        "refined_images": refined_sample.images,
+        "alone_latents": alone_sample.latents,
+        "alone_images": alone_sample.images,
     }
 
 
@@ -239,12 +241,12 @@ def schedulers() -> dict[str, np.ndarray]:
         options = {"eta": case["eta"]} if "eta" in case else {}
         key = json.dumps(case)
         timesteps = torch_reference.part_timesteps(scheduler, case)
-        of_picture = x0 if "strength" in case or "denoising_start" in case else None
+        start_latents = x0 if "strength" in case or "denoising_start" in case else None
         steps = torch_reference.scheduler_steps(
-            scheduler, timesteps, latents, predictions, of_picture, **options
+            scheduler, timesteps, latents, predictions, start_latents, **options
         )
         result[key] = steps.latents
-        if of_picture is not None:
+        if start_latents is not None:
             result[f"{key} noised"] = steps.noised
         result[f"{key} timesteps"] = timesteps.numpy().astype(np.float32)
     zero_snr = {"name": "ddim", "prediction_type": "v_prediction", "rescale_betas_zero_snr": True}
@@ -265,8 +267,8 @@ def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
     for _ in range(THRESHOLD_SETS):
         thresholds.append(draw_thresholds(pipe.safety_checker, np.concatenate(embeds), rng))
         torch_reference.set_thresholds(pipe.safety_checker, *thresholds[-1])
-        flagged = [torch_reference.safety_verdicts(*parts, images) for images in pictures]
-        verdicts.append(np.concatenate(flagged))
+        picture_verdicts = [torch_reference.safety_verdicts(*parts, images) for images in pictures]
+        verdicts.append(np.concatenate(picture_verdicts))
     concepts, special_care = map(np.stack, zip(*thresholds, strict=True))
     return {
         **result,
@@ -279,9 +281,9 @@ def safety(pipe: StableDiffusionPipeline, tiny: Tiny) -> dict[str, np.ndarray]:
 def draw_pictures(rng: np.random.Generator, count: int, height: int, width: int) -> np.ndarray:
     """Draw soft blots with some noise, `[count, height, width, 3]` uint8."""
     blots = rng.integers(0, 256, (count, 4, 4, 3), np.uint8)
-    scaled = [Image.fromarray(blot).resize((width, height)) for blot in blots]
+    pictures = [Image.fromarray(blot).resize((width, height)) for blot in blots]
     noise = rng.normal(0, 20, (count, height, width, 3))
-    return np.clip(np.stack(scaled) + noise, 0, 255).astype(np.uint8)
+    return np.clip(np.stack(pictures) + noise, 0, 255).astype(np.uint8)
 
 
 def draw_thresholds(
@@ -296,12 +298,16 @@ def draw_thresholds(
         Both sets of thresholds, `[17]` and `[3]` float32.
     """
 
-    def draw(concepts: np.ndarray, close: float) -> np.ndarray:
-        one, other = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (embeds, concepts))
+    def draw(concepts: np.ndarray, close_share: float) -> np.ndarray:
+        unit_embeds, unit_concepts = (
+            x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (embeds, concepts)
+        )
         count = len(concepts)
-        scores = (one @ other.T)[rng.integers(len(embeds), size=count), np.arange(count)]
-        near = scores + rng.uniform(-0.005, 0.012, count)
-        return np.where(rng.random(count) < close, near, 1).astype(np.float32)
+        scores = (unit_embeds @ unit_concepts.T)[
+            rng.integers(len(embeds), size=count), np.arange(count)
+        ]
+        near_scores = scores + rng.uniform(-0.005, 0.012, count)
+        return np.where(rng.random(count) < close_share, near_scores, 1).astype(np.float32)
 
     concepts, special_care = (
         getattr(checker, name).detach().numpy()

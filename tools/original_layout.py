@@ -218,22 +218,22 @@ def _halved(entry: Entry) -> Entry:
 
 
 def _vae(tensors: TensorFiles) -> dict[str, Entry]:
-    modern = _modern(tensors)
-    matches = [match for name in modern if (match := _VAE_LAYER.match(name))]
+    modern_tensors = _modern(tensors)
+    matches = [match for name in modern_tensors if (match := _VAE_LAYER.match(name))]
     levels = 1 + max(int(match[3]) for match in matches)
     return {
         _vae_name(name, levels): _pointwise(tensor) if ".attentions." in name else _copied(tensor)
-        for name, tensor in modern.items()
+        for name, tensor in modern_tensors.items()
     }
 
 
 def _vae_name(name: str, levels: int) -> str:
     match = _VAE_LAYER.match(name)
     if match is None:
-        half, _, rest = name.partition(".")
+        half, _, tail = name.partition(".")
         for module, original in VAE_ENDS.items():
-            if rest.startswith(module + "."):
-                return f"{half}.{original}{rest.removeprefix(module)}"
+            if tail.startswith(module + "."):
+                return f"{half}.{original}{tail.removeprefix(module)}"
         return name
     half, side, level, kind, layer = match.groups()
     number = int(level) if side == "down" else levels - 1 - int(level)
@@ -265,7 +265,7 @@ def _open_clip(tensors: TensorFiles) -> dict[str, Entry]:
             layer, part, leaf = projection.groups()
             parts[f"transformer.resblocks.{layer}.attn.in_proj_{leaf}"][part] = tensor
     return entries | {
-        name: _joined([found[part] for part in "qkv"]) for name, found in parts.items()
+        name: _joined([projections[part] for part in "qkv"]) for name, projections in parts.items()
     }
 
 

@@ -26,8 +26,8 @@ THREE_FRAMES = """async () => {
 
 def chromium(playwright: Playwright) -> str:
     """Return the path of Chromium: in PATH, or else Playwright's own."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    return found or playwright.chromium.executable_path
+    path = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    return path or playwright.chromium.executable_path
 
 
 def flags() -> list[str]:
@@ -182,10 +182,10 @@ def wait_for_images(page: Page) -> None:
 def open_picture(page: Page, index: int = 0) -> None:
     """Open a picture, and unfold its settings."""
     page.locator("#gallery .thumbnail-lg").nth(index).click()
-    folded = page.locator("#picked details:not([open]) summary")
+    summary = page.locator("#picked details:not([open]) summary")
     expect(page.locator("#picked summary")).to_be_visible()
-    if folded.count():
-        folded.click()
+    if summary.count():
+        summary.click()
     expect(page.locator("#picked-settings dd").first).to_be_visible()
 
 

@@ -46,8 +46,8 @@ def cases() -> Iterator[Case]:
                 case = {"name": name, "timestep_spacing": spacing, "prediction_type": prediction}
                 yield {**case, "steps": STEPS}
                 # A sample is all that a network can predict without signal, beside v.
-                blind = scheduler.whole_timesteps and prediction == "epsilon"
-                if scheduler.zero_snr and not blind:
+                is_blind = scheduler.whole_timesteps and prediction == "epsilon"
+                if scheduler.zero_snr and not is_blind:
                     yield {**case, "rescale_betas_zero_snr": True, "steps": STEPS}
         for steps in (1, 2, 3):
             yield {"name": name, "steps": steps}

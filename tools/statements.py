@@ -17,8 +17,8 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def count(source: str) -> int:
     """Count the statements of a program's text."""
     nodes = list(ast.walk(ast.parse(source)))
-    documented = [node for node in nodes if isinstance(node, DOCUMENTED)]
-    docstrings = sum(ast.get_docstring(node, clean=False) is not None for node in documented)
+    documented_nodes = [node for node in nodes if isinstance(node, DOCUMENTED)]
+    docstrings = sum(ast.get_docstring(node, clean=False) is not None for node in documented_nodes)
     return sum(isinstance(node, ast.stmt) for node in nodes) - docstrings
 
 
@@ -30,13 +30,13 @@ def count_package(folder: Path) -> int:
 def main() -> None:
     """Print each package's statements and ceiling; fail if one is above its ceiling."""
     ceilings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["statements"]
-    above = []
+    excesses = []
     for name, ceiling in ceilings.items():
         statements = count_package(ROOT / name)
         print(f"{name:12} {statements:6} statements of at most {ceiling}")
         if statements > ceiling:
-            above.append(f"{name} has {statements - ceiling} statements too many")
-    sys.exit("; ".join(above) or 0)
+            excesses.append(f"{name} has {statements - ceiling} statements too many")
+    sys.exit("; ".join(excesses) or 0)
 
 
 if __name__ == "__main__":

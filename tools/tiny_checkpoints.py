@@ -119,12 +119,12 @@ class Tiny:
     @property
     def tokenizers(self) -> dict[str, str]:
         """The pad token of each tokenizer, by its folder."""
-        both = {"tokenizer": self.pad_token, "tokenizer_2": "!"}
-        encoders = dict(zip(both, (self.text_encoder, self.text_encoder_2), strict=True))
-        return {name: token for name, token in both.items() if encoders[name] is not None}
+        pad_tokens = {"tokenizer": self.pad_token, "tokenizer_2": "!"}
+        encoders = dict(zip(pad_tokens, (self.text_encoder, self.text_encoder_2), strict=True))
+        return {name: token for name, token in pad_tokens.items() if encoders[name] is not None}
 
 
-def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) -> dict[str, Any]:
+def text_encoder(width: int, layers: int, heads: int, act: str, **options: Any) -> dict[str, Any]:
     """Return a CLIP text encoder's arguments."""
     return {
         "hidden_size": width,
@@ -133,11 +133,11 @@ def text_encoder(width: int, layers: int, heads: int, act: str, **other: Any) ->
         "num_attention_heads": heads,
         "hidden_act": act,
         "projection_dim": width,
-        **other,
+        **options,
     }
 
 
-def unet(channels: Sequence[int], attention: str, **other: Any) -> dict[str, Any]:
+def unet(channels: Sequence[int], attention: str, **options: Any) -> dict[str, Any]:
     """Return a UNet's arguments.
 
     `attention` has one letter per block: "x" with attention, "-" without.
@@ -150,25 +150,25 @@ def unet(channels: Sequence[int], attention: str, **other: Any) -> dict[str, Any
         "up_block_types": up,
         "use_linear_projection": True,
         "addition_embed_type": "text_time",
-        **other,
+        **options,
     }
 
 
-def vae(channels: Sequence[int], **other: Any) -> dict[str, Any]:
+def vae(channels: Sequence[int], **options: Any) -> dict[str, Any]:
     """Return a VAE's arguments."""
     return {
         "block_out_channels": list(channels),
         "down_block_types": ["DownEncoderBlock2D"] * len(channels),
         "up_block_types": ["UpDecoderBlock2D"] * len(channels),
-        **other,
+        **options,
     }
 
 
 def safety_checker(
-    width: int, layers: int, heads: int, *, shortest_edge: int, projection_dim: int, **other: Any
+    width: int, layers: int, heads: int, *, shortest_edge: int, projection_dim: int, **options: Any
 ) -> dict[str, Any]:
     """Return the arguments of a safety checker and of the processor of its pictures."""
-    vision = text_encoder(width, layers, heads, "quick_gelu", **other)
+    vision = text_encoder(width, layers, heads, "quick_gelu", **options)
     return {
         "projection_dim": projection_dim,
         "shortest_edge": shortest_edge,
@@ -569,17 +569,19 @@ def write(tiny: Tiny, folder: Path) -> None:
     _verify(pipe, load(folder, tiny.files.variant))
 
 
-def load(folder: Path, variant: str | None = None, **shared: torch.nn.Module) -> Pipeline:
-    """Load a checkpoint with diffusers itself, in float32; `shared` are networks of another one."""
-    xl, both = ((folder / name).is_dir() for name in ("text_encoder_2", "text_encoder"))
-    kind = StableDiffusionXLPipeline if both else StableDiffusionXLImg2ImgPipeline
-    pipe = (kind if xl else StableDiffusionPipeline).from_pretrained(
+def load(folder: Path, variant: str | None = None, **networks: torch.nn.Module) -> Pipeline:
+    """Load a checkpoint with diffusers, in float32; `networks` are taken from another one."""
+    is_xl, has_text_encoder = (
+        (folder / name).is_dir() for name in ("text_encoder_2", "text_encoder")
+    )
+    kind = StableDiffusionXLPipeline if has_text_encoder else StableDiffusionXLImg2ImgPipeline
+    pipe = (kind if is_xl else StableDiffusionPipeline).from_pretrained(
         folder,
         dtype=torch.float32,
         variant=variant,
         local_files_only=True,
-        **shared,
-        **({"add_watermarker": False} if xl else {}),
+        **networks,
+        **({"add_watermarker": False} if is_xl else {}),
     )
     pipe.set_progress_bar_config(disable=True)
     return pipe
@@ -592,22 +594,28 @@ def build(tiny: Tiny, scratch: Path) -> Pipeline:
         write_tokenizer(scratch / name, tiny.words, pad_token)
         tokenizers[name] = CLIPTokenizer.from_pretrained(scratch / name)
         shutil.rmtree(scratch / name)
-    given = [each for each in (tiny.text_encoder, tiny.text_encoder_2) if each is not None]
+    encoder_arguments = [
+        arguments for arguments in (tiny.text_encoder, tiny.text_encoder_2) if arguments is not None
+    ]
     encoders = [
         _text_config(arguments, tokenizer, tiny.real_eos)
-        for arguments, tokenizer in zip(given, tokenizers.values(), strict=True)
+        for arguments, tokenizer in zip(encoder_arguments, tokenizers.values(), strict=True)
     ]
     modules: dict[str, torch.nn.Module] = {}
     if tiny.text_encoder is not None:
         modules["text_encoder"] = CLIPTextModel(encoders[0])
-    added = {}
+    unet_arguments = {}
     if tiny.text_encoder_2 is not None:
         modules["text_encoder_2"] = CLIPTextModelWithProjection(encoders[-1])
         count = 5 if tiny.text_encoder is None else 6
         numbers = count * tiny.unet["addition_time_embed_dim"]
-        added["projection_class_embeddings_input_dim"] = encoders[-1].projection_dim + numbers
+        unet_arguments["projection_class_embeddings_input_dim"] = (
+            encoders[-1].projection_dim + numbers
+        )
     modules["unet"] = UNet2DConditionModel(
-        cross_attention_dim=sum(encoder.hidden_size for encoder in encoders), **added, **tiny.unet
+        cross_attention_dim=sum(encoder.hidden_size for encoder in encoders),
+        **unet_arguments,
+        **tiny.unet,
     )
     modules["vae"] = AutoencoderKL(**tiny.vae)
     extras: dict[str, Any] = {}
@@ -708,49 +716,56 @@ def _rename(
 def _published_text_encoder(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename tensors as transformers before version 5 did, and add the buffer that it saved."""
     positions = next(v for k, v in tensors.items() if k.endswith("position_embedding.weight"))
-    renamed = {
+    renamed_tensors = {
         name if name.startswith(("text_model.", "text_projection.")) else f"text_model.{name}": v
         for name, v in tensors.items()
     }
     ids = torch.arange(len(positions)).unsqueeze(0)
-    return renamed | {"text_model.embeddings.position_ids": ids}
+    return renamed_tensors | {"text_model.embeddings.position_ids": ids}
 
 
 def _published_safety_checker(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename tensors as transformers before version 5 did, and add the buffer that it saved."""
     encoder = "vision_model."
     positions = tensors[f"{encoder}embeddings.position_embedding.weight"]
-    renamed = {
+    renamed_tensors = {
         f"{encoder}{name}" if name.startswith(encoder) else name: tensor
         for name, tensor in tensors.items()
     }
     ids = torch.arange(len(positions)).unsqueeze(0)
-    return renamed | {f"{encoder}{encoder}embeddings.position_ids": ids}
+    return renamed_tensors | {f"{encoder}{encoder}embeddings.position_ids": ids}
 
 
 def _old_vae(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename tensors as diffusers before version 0.18 did."""
-    old = {".to_q.": ".query.", ".to_k.": ".key.", ".to_v.": ".value.", ".to_out.0.": ".proj_attn."}
-    renamed = {}
+    renames = {
+        ".to_q.": ".query.",
+        ".to_k.": ".key.",
+        ".to_v.": ".value.",
+        ".to_out.0.": ".proj_attn.",
+    }
+    renamed_tensors = {}
     for name, tensor in tensors.items():
-        for modern, ancient in old.items():
+        for modern, ancient in renames.items():
             name = name.replace(modern, ancient) if ".attentions." in name else name
-        renamed[name] = tensor
-    return renamed
+        renamed_tensors[name] = tensor
+    return renamed_tensors
 
 
-def _verify(built: Pipeline, saved: Pipeline) -> None:
-    """Assert that diffusers reads from the rewritten files what was built."""
-    for name, module in built.components.items():
+def _verify(built_pipe: Pipeline, saved_pipe: Pipeline) -> None:
+    """Assert that diffusers reads the same pipeline from the rewritten files as was built."""
+    for name, module in built_pipe.components.items():
         if not isinstance(module, torch.nn.Module):
             continue
-        left, right = module.state_dict(), getattr(saved, name).state_dict()
-        assert left.keys() == right.keys(), name
-        for key, tensor in left.items():
-            assert torch.equal(tensor.to(right[key].dtype), right[key]), f"{name}: {key}"
+        built_state, saved_state = module.state_dict(), getattr(saved_pipe, name).state_dict()
+        assert built_state.keys() == saved_state.keys(), name
+        for key, tensor in built_state.items():
+            assert torch.equal(tensor.to(saved_state[key].dtype), saved_state[key]), (
+                f"{name}: {key}"
+            )
     for name in ("unet", "vae", "scheduler"):
-        right = getattr(saved, name).config
-        for key, value in getattr(built, name).config.items():
+        saved_config = getattr(saved_pipe, name).config
+        for key, value in getattr(built_pipe, name).config.items():
             # Keys that begin with "_" are notes; JSON turns tuples into lists.
-            same = key.startswith("_") or json.dumps(value) == json.dumps(right[key])
-            assert same, f"{name}: {key}"
+            is_same = key.startswith("_") or json.dumps(value) == json.dumps(saved_config[key])
+            assert is_same, f"{name}: {key}"

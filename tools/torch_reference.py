@@ -130,8 +130,8 @@ def encode_text(pipe: Pipeline, prompts: Sequence[str]) -> dict[str, np.ndarray]
     if not xl:
         embeds, _ = pipe.encode_prompt(list(prompts), "cpu", 1, False)
         return result | {"prompt_embeds": to_numpy(embeds)}
-    embeds, _, right, _ = pipe.encode_prompt(list(prompts), do_classifier_free_guidance=False)
-    assert np.array_equal(to_numpy(right), pooled)
+    embeds, _, expected, _ = pipe.encode_prompt(list(prompts), do_classifier_free_guidance=False)
+    assert np.array_equal(to_numpy(expected), pooled)
     return result | {"pooled": pooled, "prompt_embeds": to_numpy(embeds)}
 
 
@@ -161,20 +161,24 @@ def get_token_embeddings(pipe: Pipeline) -> np.ndarray:
 def token_embeddings(pipe: Pipeline, flat: np.ndarray) -> Iterator[None]:
     """Give the text encoders other token embeddings, laid out as by `get_token_embeddings`."""
     weights = _token_embeddings(pipe)
-    kept = [weight.clone() for weight in weights]
+    originals = [weight.clone() for weight in weights]
     ends = np.cumsum([weight.numel() for weight in weights])[:-1]
     for weight, values in zip(weights, np.split(flat, ends), strict=True):
         weight.copy_(torch.from_numpy(values).view_as(weight))
     try:
         yield
     finally:
-        for weight, values in zip(weights, kept, strict=True):
+        for weight, values in zip(weights, originals, strict=True):
             weight.copy_(values)
 
 
 def _token_embeddings(pipe: Pipeline) -> list[torch.Tensor]:
     encoders = [pipe.text_encoder, getattr(pipe, "text_encoder_2", None)]
-    return [each.get_input_embeddings().weight.detach() for each in encoders if each is not None]
+    return [
+        encoder.get_input_embeddings().weight.detach()
+        for encoder in encoders
+        if encoder is not None
+    ]
 
 
 @torch.no_grad()
@@ -191,14 +195,14 @@ def unet_forward(
 
     `guidance_scale` `[B]` is for UNets that take it.
     """
-    added = {"text_embeds": pooled, "time_ids": add_time_ids}
+    conditions = {"text_embeds": pooled, "time_ids": add_time_ids}
     output = unet(
         to_torch(latents),
         torch.from_numpy(timesteps),
         encoder_hidden_states=torch.from_numpy(prompt_embeds),
         timestep_cond=None if guidance_scale is None else _guidance(unet, guidance_scale),
         added_cond_kwargs={
-            key: torch.from_numpy(value) for key, value in added.items() if value is not None
+            key: torch.from_numpy(value) for key, value in conditions.items() if value is not None
         },
     )
     return to_numpy(output.sample)
@@ -245,8 +249,8 @@ def safety_verdicts(
     checker: StableDiffusionSafetyChecker, processor: CLIPImageProcessorPil, images: np.ndarray
 ) -> np.ndarray:
     """Return which pictures `[B, H, W, 3]` uint8 are flagged: `[B]` bool."""
-    _, flagged = checker(clip_input=_prepared(processor, images), images=list(images))
-    return np.array(flagged)
+    _, verdicts = checker(clip_input=_prepared(processor, images), images=list(images))
+    return np.array(verdicts)
 
 
 def _prepared(processor: CLIPImageProcessorPil, images: np.ndarray) -> torch.Tensor:
@@ -274,15 +278,17 @@ def schedule(pipe: Pipeline, steps: int) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def _our_step_noise(seeds: Sequence[int], shape: tuple[int, ...], first: int = 0) -> Iterator[None]:
+def _our_step_noise(
+    seeds: Sequence[int], shape: tuple[int, ...], first_evaluation: int = 0
+) -> Iterator[None]:
     """Give diffusers' schedulers the noise that this project draws from the pictures' seeds.
 
-    `first` is the number of the first evaluation.
+    `first_evaluation` is the number of the first evaluation.
     """
 
     def noise(number: int) -> torch.Tensor:
-        drawn = step_noise(jnp.array(seeds, jnp.uint32), first + number, shape)
-        return to_torch(np.asarray(drawn))
+        array = step_noise(jnp.array(seeds, jnp.uint32), first_evaluation + number, shape)
+        return to_torch(np.asarray(array))
 
     numbers = itertools.count()
     with ExitStack() as patches:
@@ -313,20 +319,22 @@ class _BrownianMotion:
         if number % 2 == 0:
             return self._noise(number)
         middle = torch.sqrt(start * end)
-        first, second = self._noise(number - 1), self._noise(number)
-        both = first * torch.sqrt(start - middle) + second * torch.sqrt(middle - end)
-        return both / torch.sqrt(start - end)
+        first_increment, second_increment = self._noise(number - 1), self._noise(number)
+        total = first_increment * torch.sqrt(start - middle) + second_increment * torch.sqrt(
+            middle - end
+        )
+        return total / torch.sqrt(start - end)
 
 
 def make_scheduler(case: Case) -> SchedulerMixin:
     """Return diffusers' scheduler of a case, with its timesteps set."""
-    config, own = config_of(case), SCHEDULERS[case["name"]]
+    config, definition = config_of(case), SCHEDULERS[case["name"]]
     settings = asdict(config)
     timesteps = settings.pop("timesteps")
     settings |= {key: value == config.sigma_schedule for key, value in SIGMA_KEYS.items()}
-    supported = {key: values[0] for key, values in own.supported.items()}
-    cls = getattr(diffusers, own.name)
-    scheduler = cls.from_config({**settings, **supported})
+    supported_settings = {key: values[0] for key, values in definition.supported.items()}
+    cls = getattr(diffusers, definition.name)
+    scheduler = cls.from_config({**settings, **supported_settings})
     if timesteps is None:
         scheduler.set_timesteps(case["steps"])
     else:
@@ -346,8 +354,10 @@ def part_timesteps(scheduler: SchedulerMixin, case: Case) -> torch.Tensor:
             case.get("denoising_start"),
         )
     if "denoising_end" in case:  # as in the pipelines' `__call__`
-        trained = scheduler.config.num_train_timesteps
-        timesteps = timesteps[timesteps >= round(trained - case["denoising_end"] * trained)]
+        num_train_timesteps = scheduler.config.num_train_timesteps
+        timesteps = timesteps[
+            timesteps >= round(num_train_timesteps - case["denoising_end"] * num_train_timesteps)
+        ]
     return timesteps
 
 
@@ -381,12 +391,12 @@ def scheduler_steps(
             begins with noise alone, and has no noised picture.
         options: further arguments of the scheduler's `step`.
     """
-    noise, noised = to_torch(latents), []
+    noise, noised_latents = to_torch(latents), []
 
     def add_noise(t: torch.Tensor) -> torch.Tensor:
         assert x0 is not None
-        noised.append(scheduler.add_noise(to_torch(x0), noise, t.reshape(1)))
-        return noised[-1]
+        noised_latents.append(scheduler.add_noise(to_torch(x0), noise, t.reshape(1)))
+        return noised_latents[-1]
 
     state = noise * scheduler.init_noise_sigma if x0 is None else add_noise(timesteps[0])
     states = [state]
@@ -397,8 +407,8 @@ def scheduler_steps(
             states.append(state)
             if x0 is not None and i + 1 < len(timesteps):
                 add_noise(timesteps[i + 1])
-    arrays = ([to_numpy(each) for each in tensors] for tensors in (states, noised))
-    return Steps(*(np.array(each) for each in arrays))
+    arrays = ([to_numpy(tensor) for tensor in tensors] for tensors in (states, noised_latents))
+    return Steps(*(np.array(array) for array in arrays))
 
 
 def sample(
@@ -442,7 +452,7 @@ def sample_from_picture(
     steps: int,
     images: np.ndarray,
     mask: np.ndarray | None = None,
-    first: int = 0,
+    first_evaluation: int = 0,
     **options: Any,
 ) -> Sample:
     """Run the pipeline for pictures, or that for inpainting, on the networks of `pipe`.
@@ -458,47 +468,49 @@ def sample_from_picture(
         images: pictures `[B, H, W, 3]` in 0..1, whose latents are the mean; or latents
             `[B, h, w, C]`, if `denoising_start` is among the options.
         mask: `[B, H, W]`, 1 where the pictures are redrawn; None for no inpainting.
-        first: the number of evaluations that another model has made before, which took noise.
+        first_evaluation: the number of evaluations that another model made before, with noise.
         options: further arguments of the pipeline, such as `strength`.
     """
     kind = AutoPipelineForImage2Image if mask is None else AutoPipelineForInpainting
     is_refiner = isinstance(pipe, StableDiffusionXLImg2ImgPipeline)
-    other = pipe if is_refiner and mask is None else kind.from_pipe(pipe)
-    other.set_progress_bar_config(disable=True)
+    picture_pipe = pipe if is_refiner and mask is None else kind.from_pipe(pipe)
+    picture_pipe.set_progress_bar_config(disable=True)
     if mask is not None:
-        options["mask_image"] = [Image.fromarray(np.uint8(255 * each)) for each in mask]
-    given = images if images.shape[-1] == 3 else to_torch(images)
-    module = importlib.import_module(type(other).__module__)
+        options["mask_image"] = [
+            Image.fromarray(np.uint8(255 * picture_mask)) for picture_mask in mask
+        ]
+    image = images if images.shape[-1] == 3 else to_torch(images)
+    module = importlib.import_module(type(picture_pipe).__module__)
     with (
         patch.object(module, "randn_tensor", lambda *_, **__: to_torch(noise)),
         patch.object(DiagonalGaussianDistribution, "sample", lambda self, *_, **__: self.mean),
     ):
         return _run(
-            other,
+            picture_pipe,
             noise.shape,
-            first,
+            first_evaluation,
             prompt=list(prompts),
             negative_prompt=list(negative_prompts),
-            image=given,
+            image=image,
             num_inference_steps=steps,
             guidance_scale=guidance_scale,
             **options,
         )
 
 
-def _run(pipe: Any, shape: Sequence[int], first: int = 0, **arguments: Any) -> Sample:
+def _run(pipe: Any, shape: Sequence[int], first_evaluation: int = 0, **arguments: Any) -> Sample:
     """Run a pipeline whose latents have this shape, `[B, h, w, C]`.
 
-    `first` is the number of the first evaluation, for the noise that it adds.
+    `first_evaluation` is the number of the first evaluation, for the noise that it adds.
     """
-    last: list[torch.Tensor] = []
+    final_latents: list[torch.Tensor] = []
 
     def keep(_pipe: object, _step: int, _t: object, tensors: dict) -> dict:
-        last[:] = [tensors["latents"]]
+        final_latents[:] = [tensors["latents"]]
         return tensors
 
-    count, *rest = shape
-    with _our_step_noise(range(count), tuple(rest), first):
+    count, *sizes = shape
+    with _our_step_noise(range(count), tuple(sizes), first_evaluation):
         images = pipe(
             # The pipelines' own default is 0, whatever the scheduler's is.
             eta=SCHEDULERS["tcd"].eta if isinstance(pipe.scheduler, TCDScheduler) else 0.0,
@@ -506,4 +518,4 @@ def _run(pipe: Any, shape: Sequence[int], first: int = 0, **arguments: Any) -> S
             output_type="np",
             **arguments,
         ).images
-    return Sample(latents=to_numpy(last[0]), images=np.asarray(images, np.float32))
+    return Sample(latents=to_numpy(final_latents[0]), images=np.asarray(images, np.float32))

@@ -65,31 +65,31 @@ UNCOUNTED = frozenset({
 
 def plural(words: str) -> str:
     """Return the plural of a thing's words."""
-    head, _, last = words.rpartition(" ")
+    head, _, last_word = words.rpartition(" ")
     if " of " in words:
-        first, rest = words.split(" of ", 1)
-        return f"{plural(first)} of {rest}"
-    if not last.isascii():
+        noun, remainder = words.split(" of ", 1)
+        return f"{plural(noun)} of {remainder}"
+    if not last_word.isascii():
         return words
-    if last in IRREGULAR:
-        last = IRREGULAR[last]
-    elif last.endswith(("s", "x", "ch", "sh")):
-        last = last if last in UNCOUNTED else f"{last}es"
-    elif last.endswith("y") and last[-2] not in "aeiou":
-        last = f"{last[:-1]}ies"
-    elif last in ("tomato", "potato", "mango", "volcano", "tornado"):
-        last = f"{last}es"
-    elif last not in UNCOUNTED:
-        last = f"{last}s"
-    return f"{head} {last}".strip()
+    if last_word in IRREGULAR:
+        last_word = IRREGULAR[last_word]
+    elif last_word.endswith(("s", "x", "ch", "sh")):
+        last_word = last_word if last_word in UNCOUNTED else f"{last_word}es"
+    elif last_word.endswith("y") and last_word[-2] not in "aeiou":
+        last_word = f"{last_word[:-1]}ies"
+    elif last_word in ("tomato", "potato", "mango", "volcano", "tornado"):
+        last_word = f"{last_word}es"
+    elif last_word not in UNCOUNTED:
+        last_word = f"{last_word}s"
+    return f"{head} {last_word}".strip()
 
 
 def article(words: str) -> str:
     """Put "a" or "an" before words that are counted."""
     if words.split()[-1] in UNCOUNTED and " of " not in words:
         return words
-    special = words.startswith(("unicorn", "ufo", "one"))
-    return f"{'an' if words[0] in 'aeiou' and not special else 'a'} {words}"
+    is_exception = words.startswith(("unicorn", "ufo", "one"))
+    return f"{'an' if words[0] in 'aeiou' and not is_exception else 'a'} {words}"
 
 
 def prompt(scene: Scene) -> str:
@@ -115,9 +115,9 @@ def _said(ways: tuple[str, ...], rng: Rng) -> str:
 
 def _noun(item: Item, rng: Rng) -> str:
     # People who name a colour want it, so a turned hue is nearly always named.
-    said = [] if not item.colour or not _chance(rng, 0.95) else [_colour(item.colour, rng)]
+    colours = [] if not item.colour or not _chance(rng, 0.95) else [_colour(item.colour, rng)]
     emoji = rng is not None and rng.random() < EMOJI
-    return " ".join([*said, _said(item.thing.signs if emoji else item.thing.words, rng)])
+    return " ".join([*colours, _said(item.thing.signs if emoji else item.thing.words, rng)])
 
 
 def _colour(name: str, rng: Rng) -> str:
@@ -126,39 +126,41 @@ def _colour(name: str, rng: Rng) -> str:
 
 def _phrase(item: Item, layout: str, rng: Rng) -> str:
     if item.size != usual_size(layout):
-        sized = _chance(rng, 0.9)
+        has_size = _chance(rng, 0.9)
     else:
-        sized = rng is not None and item.size == "large" and rng.random() < 0.15
-    words = f"{_said(SIZE_WORDS[item.size], rng)} {_noun(item, rng)}" if sized else _noun(item, rng)
+        has_size = rng is not None and item.size == "large" and rng.random() < 0.15
+    words = (
+        f"{_said(SIZE_WORDS[item.size], rng)} {_noun(item, rng)}" if has_size else _noun(item, rng)
+    )
     return words if rng is not None and rng.random() < 0.25 else article(words)
 
 
 def _things(scene: Scene, rng: Rng) -> str:
-    first = scene.items[0]
+    item = scene.items[0]
     if scene.layout == "row":
-        return f"{_said(COUNTS[len(scene.items)], rng)} {plural(_noun(first, rng))}"
+        return f"{_said(COUNTS[len(scene.items)], rng)} {plural(_noun(item, rng))}"
     if len(scene.items) == 1:
-        words = _phrase(first, scene.layout, rng)
-        said = scene.layout != "centre" and _chance(rng, 0.95)
-        return f"{words} {_said(POSITION_WORDS[scene.layout], rng)}" if said else words
-    one, other = (_phrase(item, scene.layout, rng) for item in scene.items)
+        words = _phrase(item, scene.layout, rng)
+        has_position = scene.layout != "centre" and _chance(rng, 0.95)
+        return f"{words} {_said(POSITION_WORDS[scene.layout], rng)}" if has_position else words
+    subject, reference = (_phrase(item, scene.layout, rng) for item in scene.items)
     relation = scene.layout
     if rng is not None:
         chance = rng.random()
         if chance < 0.3:
-            one, other, relation = other, one, OPPOSITE[relation]
+            subject, reference, relation = reference, subject, OPPOSITE[relation]
         if chance > 0.75:
-            return f"{one} and {other}"
-    return f"{one} {_said(RELATION_WORDS[relation], rng)} {other}"
+            return f"{subject} and {reference}"
+    return f"{subject} {_said(RELATION_WORDS[relation], rng)} {reference}"
 
 
 def _behind(scene: Scene, rng: Rng) -> str:
     background = scene.background
     if isinstance(background, Place):
-        night = _said(NIGHT_WORDS, rng)
+        night_words = _said(NIGHT_WORDS, rng)
         if background.time == "day":
             return _said(PLACE_WORDS[background.name], rng)
-        return f"{_said(PLACE_WORDS[background.name], rng)} {night}"
+        return f"{_said(PLACE_WORDS[background.name], rng)} {night_words}"
     colour = _colour(background.colour, rng)
     if background.to:
         return f"on a background from {colour} to {_colour(background.to, rng)}"
@@ -167,18 +169,18 @@ def _behind(scene: Scene, rng: Rng) -> str:
 
 def _sentence(scene: Scene, rng: Rng) -> str:
     words = _things(scene, rng)
-    behind = _behind(scene, rng) if _chance(rng, 0.93) else ""
+    background_words = _behind(scene, rng) if _chance(rng, 0.93) else ""
     hand = scene.hand
-    styled = _chance(rng, 0.7 if hand == "glossy" else 0.9)
-    if styled and rng is not None and rng.random() < 0.3:
+    has_style = _chance(rng, 0.7 if hand == "glossy" else 0.9)
+    if has_style and rng is not None and rng.random() < 0.3:
         words = f"{article(_said(MEDIA[hand], rng))} of {words}"
-        styled = False
-    words = f"{words} {behind}".strip()
-    if not styled:
+        has_style = False
+    words = f"{words} {background_words}".strip()
+    if not has_style:
         return words
-    before = rng is not None and rng.random() < 0.3
+    is_before = rng is not None and rng.random() < 0.3
     style = _said(HAND_WORDS[hand], rng)
-    return f"{style}, {words}" if before else f"{words}, {style}"
+    return f"{style}, {words}" if is_before else f"{words}, {style}"
 
 
 def _keywords(scene: Scene, rng: np.random.Generator) -> str:

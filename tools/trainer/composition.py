@@ -100,21 +100,23 @@ def random_scene(
     """Draw a random scene; `shares` are those of one thing, of two, and of several of a kind."""
     kind = ("one", "two", "row")[rng.choice(3, p=shares)]
     hand = _any(rng, HANDS)
-    first = _random_item(rng, _any(rng, things), hand)
+    first_item = _random_item(rng, _any(rng, things), hand)
     background = _random_background(rng)
     if kind == "two":
-        other = first.thing
-        while other == first.thing:
-            other = _any(rng, things)
+        second_thing = first_item.thing
+        while second_thing == first_item.thing:
+            second_thing = _any(rng, things)
         items = tuple(
             replace(item, size=_size(rng, "medium"))
-            for item in (first, _random_item(rng, other, hand))
+            for item in (first_item, _random_item(rng, second_thing, hand))
         )
         return Scene(hand, background, items, _any(rng, RELATIONS))
     if kind == "row":
-        return Scene(hand, background, (replace(first, size="small"),) * rng.integers(2, 4), "row")
+        return Scene(
+            hand, background, (replace(first_item, size="small"),) * rng.integers(2, 4), "row"
+        )
     position = "centre" if rng.random() < 0.7 else _any(rng, tuple(POSITIONS)[1:])
-    item = replace(first, size=_size(rng, usual_size(position)))
+    item = replace(first_item, size=_size(rng, usual_size(position)))
     return Scene(hand, background, (item,), position)
 
 
@@ -146,8 +148,8 @@ def _any(rng: np.random.Generator, choices: Sequence[T]) -> T:
 
 def _random_item(rng: np.random.Generator, thing: Thing, hand: str) -> Item:
     colour = ""
-    named = set(COLOURS) & set(" ".join(thing.words).split())
-    if rng.random() < 0.3 and not named and hue_of(thing, hand) is not None:
+    named_colours = set(COLOURS) & set(" ".join(thing.words).split())
+    if rng.random() < 0.3 and not named_colours and hue_of(thing, hand) is not None:
         colour = _any(rng, tuple(HUES))
     return Item(thing, colour, "medium")
 
@@ -157,8 +159,8 @@ def _random_background(rng: np.random.Generator) -> Plain | Place:
     if chance < 0.45:
         return Plain(_any(rng, tuple(COLOURS)))
     if chance < 0.55:
-        one, other = rng.permutation(list(COLOURS))[:2]
-        return Plain(str(one), str(other))
+        top, bottom = rng.permutation(list(COLOURS))[:2]
+        return Plain(str(top), str(bottom))
     return Place(_any(rng, PLACES), "night" if rng.random() < 0.3 else "day")
 
 
@@ -174,9 +176,9 @@ def draw_at(
     picture = _background(scene, rng, side)
     for item, (x, y, size) in zip(scene.items, places, strict=True):
         pixels = max(8, round(size * side))
-        drawn = _icon(item, scene.hand, pixels)
+        icon = _icon(item, scene.hand, pixels)
         left, top = round(x * side - pixels / 2), round(y * side - pixels / 2)
-        picture.paste(drawn, (left, top), drawn)
+        picture.paste(icon, (left, top), icon)
     return np.asarray(picture)
 
 
@@ -192,24 +194,27 @@ def boxes(scene: Scene) -> list[Box]:
         places = [POSITIONS[scene.layout]]
     else:
         places = _beside(scene.layout, *sizes)
-    on_grid = []
+    grid_boxes = []
     for place, size in zip(places, sizes, strict=True):
         corner = np.round((np.array(place) - size / 2) / GRID) * GRID
         x, y = np.clip(corner, 0, 1 - size) + size / 2
-        on_grid.append((float(x), float(y), size))
-    return on_grid
+        grid_boxes.append((float(x), float(y), size))
+    return grid_boxes
 
 
-def _beside(relation: str, first: float, second: float) -> list[tuple[float, float]]:
+def _beside(relation: str, first_size: float, second_size: float) -> list[tuple[float, float]]:
     """Return the middles of two things of the given sizes, next to each other."""
-    gap = max(0.02, (1 - first - second) / 3)
-    one, other = 0.5 - (first + second + gap) / 2 + first / 2, 0.5 + (first + gap + second) / 2
-    other -= second / 2
+    gap = max(0.02, (1 - first_size - second_size) / 3)
+    first_middle, second_middle = (
+        0.5 - (first_size + second_size + gap) / 2 + first_size / 2,
+        0.5 + (first_size + gap + second_size) / 2,
+    )
+    second_middle -= second_size / 2
     if relation in ("below", "right of"):
-        one, other = 1 - one, 1 - other
+        first_middle, second_middle = 1 - first_middle, 1 - second_middle
     if relation in ("above", "below"):
-        return [(0.5, one), (0.5, other)]
-    return [(one, 0.52), (other, 0.52)]
+        return [(0.5, first_middle), (0.5, second_middle)]
+    return [(first_middle, 0.52), (second_middle, 0.52)]
 
 
 def _icon(item: Item, hand: str, pixels: int) -> Image.Image:
@@ -226,20 +231,22 @@ def turned(icon: Image.Image, degrees: float) -> Image.Image:
     """Turn the hue of a picture with transparency."""
     hsv = np.array(icon.convert("RGB").convert("HSV"))
     hsv[..., 0] = ((hsv[..., 0].astype(float) + degrees * 256 / 360) % 256).astype(np.uint8)
-    coloured = Image.fromarray(hsv, "HSV").convert("RGB")
-    coloured.putalpha(icon.getchannel("A"))
-    return coloured
+    picture = Image.fromarray(hsv, "HSV").convert("RGB")
+    picture.putalpha(icon.getchannel("A"))
+    return picture
 
 
 @cache
 def hue_of(thing: Thing, hand: str) -> float | None:
     """Return the hue of most of a thing, in degrees, or None if it has no single one."""
     icon = load_icons()[f"{thing.icon} {hand}"].astype(float) / 255
-    solid = icon[icon[..., 3] > 0.5][:, :3]
-    hsv = np.array(Image.fromarray((solid[None] * 255).astype(np.uint8)).convert("HSV"), float)[0]
-    vivid = (hsv[:, 1] > 90) & (hsv[:, 2] > 90)
-    angles = np.radians(hsv[vivid, 0] * 360 / 256)
-    if vivid.mean() < 0.6:
+    solid_pixels = icon[icon[..., 3] > 0.5][:, :3]
+    hsv = np.array(
+        Image.fromarray((solid_pixels[None] * 255).astype(np.uint8)).convert("HSV"), float
+    )[0]
+    is_vivid = (hsv[:, 1] > 90) & (hsv[:, 2] > 90)
+    angles = np.radians(hsv[is_vivid, 0] * 360 / 256)
+    if is_vivid.mean() < 0.6:
         return None
     mean = np.exp(1j * angles).mean()
     return float(np.degrees(np.angle(mean)) % 360) if abs(mean) > 0.85 else None
@@ -308,8 +315,8 @@ def _clouds(picture: Image.Image, hand: str, rng: np.random.Generator) -> None:
             pen.ellipse(box, fill=(250, 252, 255))
 
 
-def _mix(one: RGB, other: RGB, share: float) -> RGB:
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
+def _mix(start: RGB, end: RGB, share: float) -> RGB:
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(start, end, strict=True))
     return red, green, blue
 
 

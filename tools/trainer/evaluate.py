@@ -33,15 +33,15 @@ def main() -> None:
     rng = np.random.default_rng(SEED)
     scenes = [make_scene(options.names, options.plain, rng) for _ in range(options.prompts)]
     pipe = SDXLPipeline.from_pretrained(options.model, images_per_request=BATCH)
-    seen = look(load_judge(), draw_pictures(pipe, [prompt(scene) for scene in scenes]))
-    right: dict[str, list[bool]] = defaultdict(list)
-    for scene, what in zip(scenes, seen, strict=True):
+    answers = look(load_judge(), draw_pictures(pipe, [prompt(scene) for scene in scenes]))
+    results: dict[str, list[bool]] = defaultdict(list)
+    for scene, answer in zip(scenes, answers, strict=True):
         if len(scene.items) == 1:
-            right[scene.items[0].thing.words[0]].append(scene.items[0].thing.icon in what.names)
+            results[scene.items[0].thing.words[0]].append(scene.items[0].thing.icon in answer.names)
     report = {
         "prompts": len(scenes),
-        **score(scenes, seen),
-        "by name": {name: round(float(np.mean(found)), 2) for name, found in right.items()},
+        **score(scenes, answers),
+        "by name": {name: round(float(np.mean(values)), 2) for name, values in results.items()},
     }
     options.out.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report, indent=2))

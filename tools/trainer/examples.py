@@ -35,15 +35,15 @@ def compose_all(
     tokenizers: Tokenizers,
     count: int,
     seed: int,
-    drawn: bool = True,
+    with_pictures: bool = True,
 ) -> Iterator[Examples]:
-    """Compose `count` scenes, rounded up to a multiple of `AT_ONCE`, which is that of each part.
+    """Compose `count` scenes, rounded up to a multiple of `AT_ONCE`, in parts of `AT_ONCE` each.
 
-    All parts are composed from the first `next` on, while the caller does something else. Without
-    `drawn`, they have no pictures.
+    From the first `next` on, all parts are composed, while the caller does something else. Without
+    `with_pictures`, they have no pictures.
     """
     with multiprocessing.get_context("spawn").Pool() as processes:
-        work = partial(compose, make, tokenizers, seed, drawn)
+        work = partial(compose, make, tokenizers, seed, with_pictures)
         yield from processes.imap(work, range(0, count, AT_ONCE))
 
 
@@ -51,15 +51,15 @@ def compose(
     make: Callable[[np.random.Generator], Scene],
     tokenizers: Tokenizers,
     seed: int,
-    drawn: bool,
+    with_pictures: bool,
     start: int,
 ) -> Examples:
     """Compose `AT_ONCE` scenes; each has its own seed, so a larger set begins with a smaller."""
     rngs = [np.random.default_rng((seed, i)) for i in range(start, start + AT_ONCE)]
     scenes = [make(rng) for rng in rngs]
-    each = list(zip(scenes, rngs, strict=True))
-    pictures = np.array([draw(scene, rng) for scene, rng in each if drawn])
-    ids, _ = tokenizers.tokenize([caption(*pair) for pair in each for _ in range(CAPTIONS)])
+    pairs = list(zip(scenes, rngs, strict=True))
+    pictures = np.array([draw(scene, rng) for scene, rng in pairs if with_pictures])
+    ids, _ = tokenizers.tokenize([caption(*pair) for pair in pairs for _ in range(CAPTIONS)])
     return Examples(
         scenes, pictures, ids.astype(np.int16).reshape(AT_ONCE, CAPTIONS, *ids[0].shape)
     )

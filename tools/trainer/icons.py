@@ -54,26 +54,26 @@ def render(icons: Mapping[str, Any], name: str) -> np.ndarray:
 
     icon = icons["icons"].get(name) or icons["icons"][icons["aliases"][name]["parent"]]
     width, height = (icon.get(key, icons.get(key, 16)) for key in ("width", "height"))
-    drawn = (
+    svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'viewBox="0 0 {width} {height}">{icon["body"]}</svg>'
     )
     png = resvg_py.svg_to_bytes(
-        svg_string=drawn, skip_system_fonts=True, width=2 * SIDE, height=2 * SIDE
+        svg_string=svg, skip_system_fonts=True, width=2 * SIDE, height=2 * SIDE
     )
     picture = Image.open(io.BytesIO(bytes(png))).convert("RGBA")
     picture = picture.crop(picture.getchannel("A").point([0] * 9 + [255] * 247).getbbox())
     scale = SIDE / max(picture.size)
     width, height = (max(1, round(side * scale)) for side in picture.size)
     picture = picture.resize((width, height), Image.Resampling.LANCZOS)
-    whole = Image.new("RGBA", (SIDE, SIDE))
-    whole.paste(picture, ((SIDE - width) // 2, (SIDE - height) // 2))
-    return np.asarray(whole)
+    canvas = Image.new("RGBA", (SIDE, SIDE))
+    canvas.paste(picture, ((SIDE - width) // 2, (SIDE - height) // 2))
+    return np.asarray(canvas)
 
 
 @cache
 def load_icons(file: Path = FILE) -> dict[str, np.ndarray]:
-    """Return what `main` wrote: arrays of `render` by "icon hand"."""
+    """Return the file that `main` wrote: arrays of `render` by "icon hand"."""
     with np.load(file) as icons:
         return dict(icons)
 

@@ -90,9 +90,9 @@ class Judge(nnx.Module):
     def __call__(self, pictures: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the logits of every cell and of the whole; pictures are `[B, SIDE, SIDE, 3]`."""
         x = pictures
-        for layer, more, norm in zip(self.layers, self.more, self.norms, strict=True):
+        for layer, residual_layer, norm in zip(self.layers, self.more, self.norms, strict=True):
             x = jax.nn.silu(norm(layer(x)))
-            x = x + jax.nn.silu(more(x))
+            x = x + jax.nn.silu(residual_layer(x))
         pooled = jnp.concatenate([x.mean((1, 2)), x.max((1, 2))], -1)
         return self.of_cells(x), self.of_whole(pooled)
 
@@ -103,13 +103,13 @@ def labels_of(scene: Scene, places: list[Box]) -> Labels:
     hues = np.full((CELLS, CELLS), UNSURE, np.int32)
     middles = (np.arange(CELLS) + 0.5) / CELLS
     for x, y, size in places:
-        far = np.maximum(abs(middles[:, None] - y), abs(middles[None] - x))
-        things[far < 0.5 * size + 0.5 / CELLS] = UNSURE
+        distance = np.maximum(abs(middles[:, None] - y), abs(middles[None] - x))
+        things[distance < 0.5 * size + 0.5 / CELLS] = UNSURE
     for item, (x, y, size) in zip(scene.items, places, strict=True):
-        far = np.maximum(abs(middles[:, None] - y), abs(middles[None] - x))
-        inside = far <= max(0.28 * size, far.min() + 1e-6)
-        things[inside] = NAMES.index(item.thing.icon)
-        hues[inside] = tuple(HUES).index(item.colour) if item.colour else OWN
+        distance = np.maximum(abs(middles[:, None] - y), abs(middles[None] - x))
+        is_inside = distance <= max(0.28 * size, distance.min() + 1e-6)
+        things[is_inside] = NAMES.index(item.thing.icon)
+        hues[is_inside] = tuple(HUES).index(item.colour) if item.colour else OWN
     top, bottom = _behind(scene.background)
     return Labels(things, hues, HANDS.index(scene.hand), BEHIND.index(top), BEHIND.index(bottom))
 
@@ -139,8 +139,8 @@ def spoiled(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     image = Image.fromarray(picture)
     if rng.random() < 0.5:
         side = int(rng.integers(SIDE // 3, SIDE))
-        small = image.resize((side, side), Image.Resampling.BILINEAR)
-        image = small.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        small_image = image.resize((side, side), Image.Resampling.BILINEAR)
+        image = small_image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     values = np.asarray(image, np.float32)
     values = values * rng.uniform(0.94, 1.06, 3) + rng.uniform(-8, 8, 3)
     values += rng.normal(0, rng.uniform(0, 8), values.shape)
@@ -152,19 +152,19 @@ def loss_fn(judge: Judge, params: Tree, pictures: jax.Array, *labels: jax.Array)
     of_cells, of_whole = with_parameters(judge, params)(pictures)
     things, hues, hand, top, bottom = labels
     parts = jnp.split(of_whole, [len(HANDS), len(HANDS) + len(BEHIND)], -1)
-    whole = sum(
-        optax.softmax_cross_entropy_with_integer_labels(part, right).mean()
-        for part, right in zip(parts, (hand, top, bottom), strict=True)
+    whole_loss = sum(
+        optax.softmax_cross_entropy_with_integer_labels(part, label).mean()
+        for part, label in zip(parts, (hand, top, bottom), strict=True)
     )
-    named, hued = jnp.split(of_cells, [len(NAMES) + 1], -1)
-    return whole / 3 + _of_sure(named, things) + 0.5 * _of_sure(hued, hues)
+    thing_logits, hue_logits = jnp.split(of_cells, [len(NAMES) + 1], -1)
+    return whole_loss / 3 + _of_sure(thing_logits, things) + 0.5 * _of_sure(hue_logits, hues)
 
 
-def _of_sure(logits: jax.Array, right: jax.Array) -> jax.Array:
-    sure = right != UNSURE
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(right, 0))
+def _of_sure(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    is_sure = labels != UNSURE
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
     # Cells with a thing are few and say the most.
-    weight = sure * jnp.where(right == NOTHING, 0.2, 1.0)
+    weight = is_sure * jnp.where(labels == NOTHING, 0.2, 1.0)
     return (losses * weight).sum() / jnp.maximum(weight.sum(), 1)
 
 
@@ -189,24 +189,26 @@ class Seen:
 
 
 def look(judge: Judge, pictures: np.ndarray) -> list[Seen]:
-    """Return what pictures show, uint8 `[n, H, W, 3]`."""
-    small = np.array([reduced(picture) for picture in pictures])
+    """Return the judge's answers about pictures, uint8 `[n, H, W, 3]`."""
+    small_pictures = np.array([reduced(picture) for picture in pictures])
     forward = jax.jit(lambda x: judge(x))
-    seen = []
-    for start in range(0, len(small), BATCH):
-        of_cells, of_whole = map(np.asarray, forward(_scaled(small[start : start + BATCH])))
-        named, hued = np.split(of_cells, [len(NAMES) + 1], -1)
+    answers = []
+    for start in range(0, len(small_pictures), BATCH):
+        of_cells, of_whole = map(
+            np.asarray, forward(_scaled(small_pictures[start : start + BATCH]))
+        )
+        thing_logits, hue_logits = np.split(of_cells, [len(NAMES) + 1], -1)
         hand, top, bottom = np.split(of_whole, [len(HANDS), len(HANDS) + len(BEHIND)], -1)
-        seen += [
+        answers += [
             Seen(
-                named[i].argmax(-1),
-                hued[i].argmax(-1),
+                thing_logits[i].argmax(-1),
+                hue_logits[i].argmax(-1),
                 HANDS[hand[i].argmax()],
                 (BEHIND[top[i].argmax()], BEHIND[bottom[i].argmax()]),
             )
             for i in range(len(hand))
         ]
-    return seen
+    return answers
 
 
 def _scaled(pictures: np.ndarray) -> jax.Array:
@@ -216,8 +218,8 @@ def _scaled(pictures: np.ndarray) -> jax.Array:
 def load_judge(folder: Path = WORK) -> Judge:
     """Return the judge that `main` has trained in a folder."""
     judge = Judge(nnx.Rngs(0))
-    with np.load(folder / "judge.npz") as saved:
-        arrays = [jnp.asarray(saved[name], jnp.float32) for name in saved.files]
+    with np.load(folder / "judge.npz") as archive:
+        arrays = [jnp.asarray(archive[name], jnp.float32) for name in archive.files]
     structure = jax.tree.structure(parameters(judge))
     return with_parameters(judge, jax.tree.unflatten(structure, arrays))
 
@@ -246,26 +248,28 @@ def main() -> None:
 
 
 def measure(judge: Judge, count: int, seed: int = 99) -> dict[str, float]:
-    """Return the shares that the judge gets right of unseen scenes, not spoiled."""
+    """Return the shares of unseen, unspoiled scenes that the judge gets right."""
     rng = np.random.default_rng(seed)
     scenes = [random_scene(rng, all_things(), SHARES) for _ in range(count)]
-    seen = look(judge, np.array([draw(scene, rng) for scene in scenes]))
-    return score(scenes, seen)
+    answers = look(judge, np.array([draw(scene, rng) for scene in scenes]))
+    return score(scenes, answers)
 
 
-def score(scenes: Sequence[Scene], seen: Sequence[Seen]) -> dict[str, float]:
+def score(scenes: Sequence[Scene], answers: Sequence[Seen]) -> dict[str, float]:
     """Return the percentages of pictures that show what their scenes say, kind by kind."""
-    right: dict[str, list[bool]] = {}
-    for scene, what in zip(scenes, seen, strict=True):
+    results: dict[str, list[bool]] = {}
+    for scene, answer in zip(scenes, answers, strict=True):
         icons = {item.thing.icon for item in scene.items}
         kind = "both of two things" if len(icons) > 1 else "thing"
-        right.setdefault(kind, []).append(icons <= what.names)
-        right.setdefault("style", []).append(scene.hand == what.hand)
-        right.setdefault("background", []).append(_behind(scene.background) == what.behind)
+        results.setdefault(kind, []).append(icons <= answer.names)
+        results.setdefault("style", []).append(scene.hand == answer.hand)
+        results.setdefault("background", []).append(_behind(scene.background) == answer.behind)
         if len(icons) == 1 and scene.items[0].colour:
-            hue = what.hue_of(scene.items[0].thing.icon)
-            right.setdefault("colour", []).append(hue == scene.items[0].colour)
-    return {kind: round(100 * float(np.mean(found)), 1) for kind, found in sorted(right.items())}
+            hue = answer.hue_of(scene.items[0].thing.icon)
+            results.setdefault("colour", []).append(hue == scene.items[0].colour)
+    return {
+        kind: round(100 * float(np.mean(values)), 1) for kind, values in sorted(results.items())
+    }
 
 
 if __name__ == "__main__":

@@ -52,10 +52,10 @@ def answers(scene: Scene) -> list[int]:
         layout, items = TURNED[layout], items[::-1]
     if layout == "row":
         layout, items = f"{len(items)} in a row", items[:1]
-    said = [scene.hand, *_behind(scene.background), layout]
-    said += _words(items[0])
-    said += _words(items[1]) if len(items) > 1 else [NOTHING] * len(ITEM)
-    return [words.index(word) for words, word in zip(ANSWERS, said, strict=True)]
+    scene_words = [scene.hand, *_behind(scene.background), layout]
+    scene_words += _words(items[0])
+    scene_words += _words(items[1]) if len(items) > 1 else [NOTHING] * len(ITEM)
+    return [words.index(word) for words, word in zip(ANSWERS, scene_words, strict=True)]
 
 
 def _behind(background: Plain | Place) -> tuple[str, str, str, str]:
@@ -87,13 +87,13 @@ def teach(
 
     def batch(i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rng = np.random.default_rng((seed, 1, i))
-        chosen = rng.integers(len(scenes), size=size)
-        said = rng.integers(captions.shape[1], size=size)
-        ids = captions[chosen, said].astype(np.int32)
+        scene_indices = rng.integers(len(scenes), size=size)
+        caption_indices = rng.integers(captions.shape[1], size=size)
+        ids = captions[scene_indices, caption_indices].astype(np.int32)
         ends = np.argmax(ids[:, 0] == encoders.first.config.eos_token_id, axis=-1)
-        return ids[:, :, :TOKENS], np.minimum(ends, TOKENS - 1), labels[chosen]
+        return ids[:, :, :TOKENS], np.minimum(ends, TOKENS - 1), labels[scene_indices]
 
     state = minimise(run, objective, parameters(reader), batch, pace, warmup=50)
     run.plot({"loss": "cross-entropy, both heads"})
-    trained = with_parameters(reader, state["average"])
-    return TextEncoders(trained.text_encoder, trained.text_encoder_2)
+    trained_reader = with_parameters(reader, state["average"])
+    return TextEncoders(trained_reader.text_encoder, trained_reader.text_encoder_2)

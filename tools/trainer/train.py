@@ -91,27 +91,30 @@ def main() -> None:
     shares = np.cumsum([SHARES[part] for part in options.parts])
     times = began + 60 * options.minutes * shares / shares[-1]
     ends = dict(zip(options.parts, map(float, times), strict=True))
-    kept = options.work / f"latents-{options.name}.npz"
-    if options.parts == ["unet"] and kept.exists():
-        with np.load(kept) as pool:
+    latents_file = options.work / f"latents-{options.name}.npz"
+    if options.parts == ["unet"] and latents_file.exists():
+        with np.load(latents_file) as pool:
             arrays = pool["latents"], pool["ids"]
         make_unet(config, options, lambda: arrays, ends["unet"])
         return
     only_vae = options.parts == ["vae"]
     count = min(options.pictures, VAE_PICTURES) if only_vae else options.pictures
     make = partial(make_scene, options.names, options.plain)
-    drawn = options.parts != ["words"]
-    examples = compose_all(make, tokenizers, count, SEED + 10, drawn)
-    first = list(islice(examples, VAE_PICTURES // AT_ONCE))
+    with_pictures = options.parts != ["words"]
+    examples = compose_all(make, tokenizers, count, SEED + 10, with_pictures)
+    first_examples = list(islice(examples, VAE_PICTURES // AT_ONCE))
     if "vae" in ends:
-        make_vae(config, options, first, ends["vae"])
-    examples = chain(first, examples)
+        make_vae(config, options, first_examples, ends["vae"])
+    examples = chain(first_examples, examples)
     if "words" in ends:
         examples = [*examples]
         make_encoders(config, options, examples, ends["words"])
     if "unet" in ends:
         make_unet(
-            config, options, partial(encode_all, config, checkpoint, examples, kept), ends["unet"]
+            config,
+            options,
+            partial(encode_all, config, checkpoint, examples, latents_file),
+            ends["unet"],
         )
 
 
@@ -141,8 +144,8 @@ def make_encoders(
 ) -> None:
     """Train the text encoders."""
     checkpoint = options.work / "checkpoint"
-    new = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(SEED))
-    encoders = TextEncoders(*map(new, config.text_encoders.values()))
+    build_encoder = partial(CLIPTextEncoder, dtype=jnp.float32, rngs=nnx.Rngs(SEED))
+    encoders = TextEncoders(*map(build_encoder, config.text_encoders.values()))
     scenes = [scene for part in examples for scene in part.scenes]
     run = Run(options.work / "words")
     encoders = teach(encoders, scenes, _ids(examples), 3 * options.batch, run, until(end), SEED)
@@ -185,24 +188,26 @@ def make_unet(config: Config, options: argparse.Namespace, pool: MakePool, end: 
     network = for_device(UNet, unet.config)
 
     # The text encoders' weights are data: a program that was compiled with others stays valid.
-    def loss(params: Tree, words: Sequence[Tree], *given: jax.Array) -> jax.Array:
-        current = TextEncoders(*map(with_parameters, encoders, words))
-        return loss_fn(network, current, config, params, *given)
+    def loss(params: Tree, words: Sequence[Tree], *arrays: jax.Array) -> jax.Array:
+        current_encoders = TextEncoders(*map(with_parameters, encoders, words))
+        return loss_fn(network, current_encoders, config, params, *arrays)
 
     words = [*map(parameters, encoders)]
     advance = make_advance(loss, options.peak)
 
     def compile_it() -> None:
-        nothing = np.zeros((1, *unet.config.sample_size, unet.config.in_channels), np.float16)
-        batch = batches(nothing, np.zeros((1, 1, 2, 77), np.int16), options.batch, SEED, words)
+        blank_latents = np.zeros((1, *unet.config.sample_size, unet.config.in_channels), np.float16)
+        batch = batches(
+            blank_latents, np.zeros((1, 1, 2, 77), np.int16), options.batch, SEED, words
+        )
         state = first_state(parameters(unet), options.peak)
         for i in range(2):  # what a step returns may need a program of its own
             state, _ = advance(state, 0.0, *batch(i))
 
     with ThreadPoolExecutor() as compiler:
-        compiling = compiler.submit(compile_it)
+        future = compiler.submit(compile_it)
         latents, ids = pool()
-        compiling.result()
+        future.result()
     batch = batches(latents, ids, options.batch, SEED, words)
     start, pace = parameters(unet), until(end)
     minimise(run, loss, start, batch, pace, peak=options.peak, check=check, advance=advance)
@@ -221,9 +226,9 @@ def give_back(options: argparse.Namespace) -> None:
     """Write the checkpoint as pieces of a tar into `--out`, and the curves."""
     options.out.mkdir(parents=True, exist_ok=True)
     archive = shutil.make_archive(f"{options.work}/packed", "tar", options.work, "checkpoint")
-    packed = Path(archive).read_bytes()
-    for i, start in enumerate(range(0, len(packed), PIECE)):
-        (options.out / f"checkpoint.tar.{i}").write_bytes(packed[start : start + PIECE])
+    content = Path(archive).read_bytes()
+    for i, start in enumerate(range(0, len(content), PIECE)):
+        (options.out / f"checkpoint.tar.{i}").write_bytes(content[start : start + PIECE])
     for curve in options.work.glob(f"*-{options.name}/curve.png"):
         shutil.copy(curve, options.out / f"{curve.parent.name}.png")
 

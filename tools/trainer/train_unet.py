@@ -31,15 +31,15 @@ def batches(
     @jax.jit
     def batch(latents: jax.Array, ids: jax.Array, i: int) -> tuple[jax.Array, ...]:
         key, *keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), i), 4)
-        chosen = jax.random.randint(keys[0], (size,), 0, len(latents))
-        said = jax.random.randint(keys[1], (size,), 0, ids.shape[1])
-        dropped = jax.random.bernoulli(keys[2], NO_PROMPT, (size,))
+        picture_indices = jax.random.randint(keys[0], (size,), 0, len(latents))
+        caption_indices = jax.random.randint(keys[1], (size,), 0, ids.shape[1])
+        is_dropped = jax.random.bernoulli(keys[2], NO_PROMPT, (size,))
         return (
-            latents[chosen].astype(jnp.float32),
-            ids[chosen, said].astype(jnp.int32),
-            dropped,
+            latents[picture_indices].astype(jnp.float32),
+            ids[picture_indices, caption_indices].astype(jnp.int32),
+            is_dropped,
             key,
         )
 
-    kept = partial(batch, jnp.asarray(latents), jnp.asarray(ids))
-    return lambda i: (words, *kept(i))
+    make_batch = partial(batch, jnp.asarray(latents), jnp.asarray(ids))
+    return lambda i: (words, *make_batch(i))

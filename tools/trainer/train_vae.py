@@ -43,13 +43,13 @@ def loss_fn(vae: VAE, params: dict, images: jax.Array, key: jax.Array) -> jax.Ar
     scale = jnp.sqrt(jnp.exp(logvar) + (share * spread) ** 2)
     latents = mean + scale * jax.random.normal(noise_key, mean.shape)
     kl = 0.5 * jnp.mean(mean**2 + jnp.exp(logvar) - 1.0 - logvar)
-    reduced = difference(model.decode(halved(latents)), halved(images))
-    return difference(model.decode(latents), images) + REDUCED * reduced + KL_WEIGHT * kl
+    reduced_loss = difference(model.decode(halved(latents)), halved(images))
+    return difference(model.decode(latents), images) + REDUCED * reduced_loss + KL_WEIGHT * kl
 
 
-def difference(found: jax.Array, expected: jax.Array) -> jax.Array:
+def difference(result: jax.Array, expected: jax.Array) -> jax.Array:
     """Return the mean error, squared and absolute. The absolute error keeps edges crisp."""
-    error = found - expected
+    error = result - expected
     return jnp.mean(error**2) + 0.1 * jnp.mean(jnp.sqrt(error**2 + 1e-4))
 
 
@@ -115,7 +115,7 @@ def measure(vae: VAE, folder: Path, seed: int) -> dict[str, float]:
             mask[max(0, top) : bottom, max(0, left) : right] = True
         masks.append(mask)
     images = np.array(pictures)
-    value, rebuilt = psnr(vae, images)
-    sheet(np.stack([images[:8] / 255, rebuilt[:8]]), folder / "reconstructions.png")
-    error = ((rebuilt - images / 255) ** 2)[np.array(masks)]
+    value, reconstructions = psnr(vae, images)
+    sheet(np.stack([images[:8] / 255, reconstructions[:8]]), folder / "reconstructions.png")
+    error = ((reconstructions - images / 255) ** 2)[np.array(masks)]
     return {"psnr": value, "in_boxes": float(-10 * np.log10(error.mean()))}
