@@ -152,7 +152,7 @@ TABLES = {
         },
     ),
     "failures": Table(
-        rows={"`make chaos`": "2026-11-25-chaos:", "`make soak`, an hour": "2026-11-25-soak:"},
+        rows={"`make chaos`": "2026-11-28-chaos:", "`make soak`, an hour": "2026-11-25-soak:"},
         columns={
             "requests": "{x[requests]}",
             "instances killed": "{x[mishaps][killed]}",

@@ -42,7 +42,7 @@ class ModelFolder:
     def describe(self) -> tuple[ModelFacts, ...]:
         """Return descriptions of the models, sorted by name; those that can be used are added.
 
-        Those that the pipeline was loaded with are among them.
+        The models that the pipeline was loaded with are among them.
         """
         with self._lock:
             listing = self._folder.look()
@@ -65,7 +65,7 @@ class ModelFolder:
             ModelFacts(name=name, fault=f"several files have this name: {', '.join(paths)}")
             for name, paths in listing.doubled.items()
         )
-        # Of one name, the model that can be used comes first.
+        # The model that can be used comes first among those of one name.
         found = [*self._named, *models, *doubled]
         return tuple(sorted(found, key=lambda model: model.name))
 
