@@ -98,31 +98,31 @@ class Planner:
         """
         facts, inputs = self._facts().for_model(request.model), wanted.inputs
         check_count("images", wanted.images, 1, facts.images_per_request)
-        checked = self._checked(request, wanted, facts)
+        resolved_request = self._checked(request, wanted, facts)
         # One for all stages: a name may be another model's before the last one begins.
-        drawer = self._models.drawer(checked.model, wanted.run)
+        drawer = self._models.drawer(resolved_request.model, wanted.run)
         check_latents(inputs)
-        check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
+        check_origin(resolved_request, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
         if inputs.latents is not None:
             goes_on = inputs.denoising_start is not None
-            if checked.variation_strength > 0 and not goes_on:
+            if resolved_request.variation_strength > 0 and not goes_on:
                 raise InputError("pass either latents or variation_strength, not both")
             shape = (wanted.images, *wanted.run.latents_shape)
-            given = checked_latents(inputs.latents, shape)
-            noise, latents = (None, given) if goes_on else (given, None)
+            array = checked_latents(inputs.latents, shape)
+            noise, latents = (None, array) if goes_on else (array, None)
         run = wanted.run
         origin = read_origin(
-            inputs, wanted.images, run.shapes.height, run.shapes.width, checked.padding
+            inputs, wanted.images, run.shapes.height, run.shapes.width, resolved_request.padding
         )
         plan = replace(
-            self._run(checked, facts, drawer, inputs.denoising_start),
+            self._run(resolved_request, facts, drawer, inputs.denoising_start),
             noise=noise,
             origin=origin,
             output_type=wanted.output_type,
             cancelled=wanted.cancelled,
         )
-        if checked.enlarge:
+        if resolved_request.enlarge:
             plan = self._enlarged(plan, facts, drawer)
         elif origin is not None and wanted.output_type == "np":
             origin.check_one_size()
@@ -163,7 +163,7 @@ class Planner:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
         width, height = cast(tuple[int, int], parse_size(plan.request.enlarge))
         drawer = drawer._replace(run=self._run_of(height, width))
-        larger = replace(
+        larger_plan = replace(
             self._run(second_run(plan.request), facts, drawer, None),
             output_type=plan.output_type,
             cancelled=plan.cancelled,
@@ -171,13 +171,13 @@ class Planner:
 
         def enlarge(job: Job, picture: Picture) -> Job:
             image = fitted(picture.image, height, width)
-            one = replace(
-                larger,
-                request=Request(**larger.request.of_picture(job.index), images=1),
+            picture_plan = replace(
+                larger_plan,
+                request=Request(**larger_plan.request.of_picture(job.index), images=1),
                 origin=Origin(image[None], None, ()),
                 before=job.stage.total,
             )
-            stage = self._first_stage(one, drawer)
+            stage = self._first_stage(picture_plan, drawer)
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
 
         return replace(plan, output_type="np", then=enlarge)
