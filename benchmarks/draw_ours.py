@@ -25,7 +25,6 @@ from pipeline.families import read_config
 from pipeline.families.family import Config
 from pipeline.kernels.matmul_conv import dot_general
 from pipeline.platforms import platform_of
-from pipeline.runtime.beside import models_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -34,6 +33,7 @@ from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target
 from pipeline.runtime.room import Room
+from pipeline.runtime.second_model import models_of
 from pipeline.runtime.slots import Entry, Slots, Start, slot_mask
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule

@@ -54,7 +54,6 @@ from pipeline.request import (
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
 from pipeline.runtime.additions import Additions
-from pipeline.runtime.beside import Beside, load_beside, models_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_missing, load_cached
@@ -70,6 +69,7 @@ from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.program import Shapes, Target, check_rows
 from pipeline.runtime.room import Room
+from pipeline.runtime.second_model import SecondModel, load_second_model, models_of
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
@@ -128,7 +128,7 @@ class SDXLPipeline:
         colours: preview.Colours,
         num_inference_steps: int | None,
         screen: Screen | None = None,
-        beside: tuple[Beside, CompiledSampler] | None = None,
+        beside: tuple[SecondModel, CompiledSampler] | None = None,
         wildcard_dir: str | Path | None = None,
         others: Others | None = None,
     ):
@@ -324,7 +324,7 @@ class SDXLPipeline:
         if second is not None:
             check_rows(second.config, mesh, shapes.height)
         tokenizers, compiled = _load(checkpoint, target, cache, second)
-        beside = None if second is None else (second, load_beside(compiled, second))
+        beside = None if second is None else (second, load_second_model(compiled, second))
         with Timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
@@ -893,7 +893,7 @@ def _load(
     checkpoint: Checkpoint[Config],
     target: Target,
     cache: ExecutableCache | None,
-    second: Beside | None,
+    second: SecondModel | None,
 ) -> tuple[Tokenizers, CompiledSampler]:
     """Load the tokenizers and the compiled sampler of a checkpoint on this machine.
 

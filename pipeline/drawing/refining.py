@@ -11,15 +11,17 @@ from pipeline.families.family import Config, image_size
 from pipeline.families.refiners import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.beside import Beside, resized_beside
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.models import ModelStore
 from pipeline.runtime.program import check_rows
+from pipeline.runtime.second_model import SecondModel, resized_second_model
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.tokenizer import Tokenizers
 
 
-def find_refiner(source: str, base: Config, size: tuple[int, int], prefer_fp16: bool) -> Beside:
+def find_refiner(
+    source: str, base: Config, size: tuple[int, int], prefer_fp16: bool
+) -> SecondModel:
     """Find the UNet of a refiner, and read its configuration.
 
     Args:
@@ -35,7 +37,7 @@ def find_refiner(source: str, base: Config, size: tuple[int, int], prefer_fp16: 
     unet = fetch_component(source, DENOISER, UNET_FILE, prefer_fp16)
     config = read_refiner(base, unet)
     _check_size(config, *size)
-    return Beside(unet.name, config, unet)
+    return SecondModel(unet.name, config, unet)
 
 
 def _check_size(config: Config, height: int, width: int) -> None:
@@ -62,7 +64,7 @@ class Refiner:
 
     def __init__(
         self,
-        source: Beside,
+        source: SecondModel,
         run: CompiledSampler,
         base: Config,
         store: ModelStore,
@@ -84,7 +86,7 @@ class Refiner:
     def add_size(self, base: CompiledSampler) -> None:
         """Compile for the size of the base model's programs."""
         size = base.shapes.height, base.shapes.width
-        self._by_size = {**self._by_size, size: resized_beside(self.run, base, self._source)}
+        self._by_size = {**self._by_size, size: resized_second_model(self.run, base, self._source)}
 
     def of_size(self, base: CompiledSampler) -> CompiledSampler:
         """Return the programs for the size of the base model's."""

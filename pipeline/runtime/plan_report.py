@@ -15,7 +15,6 @@ import numpy as np
 from pipeline.errors import DeviceError
 from pipeline.families.family import Config
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
-from pipeline.runtime.beside import Beside, models_of
 from pipeline.runtime.compiled import choose_layout, make_mesh
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import compile_all, measured
@@ -23,6 +22,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.memory import gigabytes
 from pipeline.runtime.program import Shapes, Target, check_rows, weights
 from pipeline.runtime.room import Room, Size, sizes_text
+from pipeline.runtime.second_model import SecondModel, models_of
 
 DTYPES = np.dtype(jnp.bfloat16), np.dtype(np.float32)
 
@@ -53,7 +53,7 @@ class Plan:
     sizes: Sequence[Size]
     images: int
     chunks: int = 1
-    second: Beside | None = None
+    second: SecondModel | None = None
     step_cache: bool = False
     per_picture: int = 1
     quantization: str | None = None

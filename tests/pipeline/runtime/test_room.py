@@ -12,7 +12,6 @@ from pipeline import DeviceError, SDXLPipeline
 from pipeline.drawing.refining import find_refiner
 from pipeline.families import read_config
 from pipeline.runtime import memory
-from pipeline.runtime.beside import models_of
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.executable_cache import ExecutableCache
 from pipeline.runtime.executables import ProgramBytes
@@ -20,6 +19,7 @@ from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.program import Shapes, Target, weights
 from pipeline.runtime.programs import program_names
 from pipeline.runtime.room import Model, ProgramName, Room
+from pipeline.runtime.second_model import models_of
 from pipeline.text.prompt_syntax import MAX_TEXTS
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, SMALLEST, CompilationCount
 

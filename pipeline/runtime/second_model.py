@@ -19,7 +19,7 @@ from pipeline.runtime.room import Model
 
 
 @dataclass(frozen=True)
-class Beside:
+class SecondModel:
     """A second model to load.
 
     Attributes:
@@ -42,7 +42,7 @@ class Beside:
 def models_of(
     target: Target,
     networks: Mapping[str, nnx.Module],
-    second: Beside | None = None,
+    second: SecondModel | None = None,
     cache: ExecutableCache | None = None,
 ) -> list[Model]:
     """Return what the memory has to hold: a model, and the second one beside it.
@@ -59,7 +59,7 @@ def models_of(
     return [first, Model("refiner", second_target, second_networks, [second.own], programs)]
 
 
-def load_beside(run: CompiledSampler, second: Beside) -> CompiledSampler:
+def load_second_model(run: CompiledSampler, second: SecondModel) -> CompiledSampler:
     """Load a second model for the devices and the size of the first one.
 
     The two share the programs that run the same networks, and the parameters of all networks but
@@ -82,18 +82,20 @@ def load_beside(run: CompiledSampler, second: Beside) -> CompiledSampler:
     return CompiledSampler(target, executables, parameters, room)
 
 
-def resized_beside(run: CompiledSampler, first: CompiledSampler, second: Beside) -> CompiledSampler:
+def resized_second_model(
+    run: CompiledSampler, first: CompiledSampler, second: SecondModel
+) -> CompiledSampler:
     """Return a second model for the size of `first`, whose programs it shares."""
     return run.resized(first.shapes.height, first.shapes.width, _shared(first, second))
 
 
-def _shared(first: CompiledSampler, second: Beside) -> dict[str, jax.stages.Compiled]:
+def _shared(first: CompiledSampler, second: SecondModel) -> dict[str, jax.stages.Compiled]:
     """Return the first model's programs that run the same networks of both models."""
     names = _shared_names(first.target.config.architecture, second)
     return {name: executable for name, executable in first.executables.items() if name in names}
 
 
-def _shared_names(first: Architecture, second: Beside) -> set[str]:
+def _shared_names(first: Architecture, second: SecondModel) -> set[str]:
     """Return the names of the programs that run the same networks of both models."""
 
     def is_shared(program: Entry) -> bool:
