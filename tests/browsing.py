@@ -129,7 +129,9 @@ def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Pag
 @contextmanager
 def opening(page: Page) -> Iterator[None]:
     """Wait until the server has answered the page that is opened in the block."""
-    with page.expect_response(lambda answer: "/run/predict" in answer.url):
+    # This minute begins before the page is loaded, which may take one of its own.
+    within = 2 * SHOWN_WITHIN_MS
+    with page.expect_response(lambda answer: "/run/predict" in answer.url, timeout=within):
         yield
 
 
