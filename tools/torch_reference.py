@@ -330,7 +330,9 @@ def make_scheduler(case: Case) -> SchedulerMixin:
     """Return diffusers' scheduler of a case, with its timesteps set."""
     config, definition = config_of(case), SCHEDULERS[case["name"]]
     settings = asdict(config)
-    timesteps = settings.pop("timesteps")
+    timesteps, betas = settings.pop("timesteps"), settings.pop("training")
+    settings["rescale_betas_zero_snr"] = betas.pop("zero_snr")
+    settings |= {f"beta_{name}": value for name, value in betas.items()}
     settings |= {key: value == config.sigma_schedule for key, value in SIGMA_KEYS.items()}
     supported_settings = {key: values[0] for key, values in definition.supported.items()}
     cls = getattr(diffusers, definition.name)

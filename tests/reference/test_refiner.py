@@ -87,7 +87,7 @@ def test_the_refiner_goes_on(
             SCALE,
             STEPS,
             one.latents,
-            first=first,
+            first_evaluation=first,
             denoising_start=share,
         )
 
