@@ -122,7 +122,7 @@ class Folder:
     def _rescan(self, now: float) -> None:
         if not self._root.is_dir():
             self._warn(f"is {self._root}, which is no folder that can be read")
-        found: dict[str, list[File]] = {}
+        files: dict[str, list[File]] = {}
         seen: dict[Path, Stamp] = {}
         for path, beside in self._paths():
             if len(seen) == MOST_FILES:
@@ -133,19 +133,19 @@ class Folder:
             seen[path] = stamp
             file = File(path, stamp, beside)
             if self._is_settled(file, now) and self._is_whole(file):
-                found.setdefault(name_of(path), []).append(file)
+                files.setdefault(name_of(path), []).append(file)
         self._seen = seen
         self._whole = {key: whole for key, whole in self._whole.items() if key[0] in seen}
-        listing = self._listed(found)
+        listing = self._listed(files)
         if listing != self._listing:
             self._listing = listing
 
-    def _listed(self, found: Mapping[str, list[File]]) -> Listing:
-        files = {name: each[0] for name, each in sorted(found.items()) if len(each) == 1}
+    def _listed(self, by_name: Mapping[str, list[File]]) -> Listing:
+        files = {name: same[0] for name, same in sorted(by_name.items()) if len(same) == 1}
         doubled = {
-            name: tuple(sorted(file.path.relative_to(self._root).as_posix() for file in each))
-            for name, each in sorted(found.items())
-            if len(each) > 1
+            name: tuple(sorted(file.path.relative_to(self._root).as_posix() for file in same))
+            for name, same in sorted(by_name.items())
+            if len(same) > 1
         }
         for name, paths in doubled.items():
             others = ", ".join(paths)
@@ -231,18 +231,18 @@ def name_of(path: Path) -> str:
 def _stamp(path: Path) -> Stamp | None:
     """Return the stamp of a file or of all files in a folder; None if it is gone, or neither."""
     try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            inside = [each.stat() for each in files_in(path)]
-            newest = max(each.st_mtime_ns for each in [found, *inside])
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            inside = [file.stat() for file in files_in(path)]
+            newest = max(each.st_mtime_ns for each in [status, *inside])
             # A file that replaces another one may be as large, and older than the rest.
             contents = hash(tuple(sorted((file.st_ino, file.st_mtime_ns) for file in inside)))
             return Stamp(contents, sum(file.st_size for file in inside), newest)
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -123,7 +123,7 @@ class Models:
         """
         with self._adding:
             drawer, _ = self._known(name)
-            self._models = {key: each for key, each in self._models.items() if key != name}
+            self._models = {key: entry for key, entry in self._models.items() if key != name}
         self._store.forget(drawer.model)
 
     def _known(self, name: str) -> tuple[Drawer, ModelFacts]:
@@ -146,8 +146,8 @@ class Models:
         if (family := checkpoint.config.family) is not first.family:
             raise self._unlike(source, checkpoint.config)
         networks = {
-            **{x: own for x, own in checkpoint.config.networks.items() if family.needs(x)},
-            **{x: own for x, own in first.networks.items() if not family.needs(x)},
+            **{x: part for x, part in checkpoint.config.networks.items() if family.needs(x)},
+            **{x: part for x, part in first.networks.items() if not family.needs(x)},
         }
         # It only says how large pictures are that name no size.
         side = first.networks["unet"].sample_size
@@ -178,10 +178,10 @@ def _difference(config: Config, first: Config) -> str:
     """Return what keeps a checkpoint from the programs of another."""
     if config.family is not first.family:
         return f"it is a {config.family.name}, not a {first.family.name}"
-    for name, own in first.networks.items():
-        other = config.networks.get(name)
-        for key, right in vars(own).items():
-            if (value := getattr(other, key, None)) != right:
+    for name, network in first.networks.items():
+        other_network = config.networks.get(name)
+        for key, right in vars(network).items():
+            if (value := getattr(other_network, key, None)) != right:
                 return f"its {name} has {key} = {value}, not {right}"
     return f"its prompts have {config.tokens} tokens, not {first.tokens}"
 
@@ -192,7 +192,7 @@ def _digest(files: Mapping[str, PendingWeights[Any]]) -> str:
     Reading all of them would take minutes.
     """
     digest = hashlib.sha256()
-    for path in sorted({path for each in files.values() for path in each.paths}):
+    for path in sorted({path for weights in files.values() for path in weights.paths}):
         with path.open("rb") as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)

@@ -186,22 +186,24 @@ class Slots:
                 self.texts.append(self.run.blank_embeds())
             if text:
                 self._changing.update(having)
-            encoders = range(len(next(iter(having.values())).start.input_ids))
             self.texts[text] = self.run.encode(
                 self.texts[text],
                 slot_mask(self._count, having),
-                [
-                    self._prompts(having, text, lambda start, i=i: start.input_ids[i])
-                    for i in encoders
-                ],
+                self._tokens(having, text, lambda start: start.input_ids),
                 self._prompts(having, text, lambda start: start.zeroed),
                 vectors,
-                [
-                    self._prompts(having, text, lambda start, i=i: start.weights[i])
-                    for i in encoders
-                ],
+                self._tokens(having, text, lambda start: start.weights),
                 self._prompts(having, text, lambda start: start.chunks),
             )
+
+    def _tokens(
+        self, entries: Entries, text: int, field: Callable[[Start], tuple[np.ndarray, ...]]
+    ) -> list[np.ndarray]:
+        """Return the same as `_prompts` for each text encoder."""
+        return [
+            self._prompts(entries, text, lambda start, i=i: field(start)[i])
+            for i in range(len(field(next(iter(entries.values())).start)))
+        ]
 
     def _prompts(
         self, entries: Entries, text: int, field: Callable[[Start], np.ndarray]

@@ -241,6 +241,7 @@ FLOW_CLASS = SchedulerClass(
         "shift_terminal": (None,),
         "stochastic_sampling": (False,),
         "use_dynamic_shifting": (False,),
+        **dict.fromkeys(SIGMA_KEYS, OFF),
     },
     predictions=(FLOW_PREDICTION,),
 )
@@ -421,8 +422,6 @@ def _read_flow(keys: StrictJson, name: str) -> SchedulerConfig:
     )
     for key, right in FLOW_CLASS.supported.items():
         keys.one_of(key, right, right[0])
-    for key in SIGMA_KEYS:
-        keys.one_of(key, OFF, False)
     keys.drop(*_DYNAMIC)
     keys.finish()
     _check(keys, config, {})

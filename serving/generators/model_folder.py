@@ -66,8 +66,8 @@ class ModelFolder:
             for name, paths in listing.doubled.items()
         )
         # The model that can be used comes first among those of one name.
-        found = [*self._named, *models, *doubled]
-        return tuple(sorted(found, key=lambda model: model.name))
+        all_models = [*self._named, *models, *doubled]
+        return tuple(sorted(all_models, key=lambda model: model.name))
 
     def thumbnail(self, name: str) -> bytes | None:
         """Return a small picture of a model, if there is one."""
@@ -97,8 +97,8 @@ def _beside(file: File) -> dict[str, Any]:
 
 def _check_texts(path: Path) -> None:
     """Raise CheckpointError if a folder's texts, which are parsed whole, are too long."""
-    texts = (each for each in files_in(path) if each.suffix in (".json", ".txt"))
-    if sum(each.stat().st_size for each in texts) > _MOST_TEXT:
+    texts = (file for file in files_in(path) if file.suffix in (".json", ".txt"))
+    if sum(file.stat().st_size for file in texts) > _MOST_TEXT:
         raise CheckpointError(f"its .json and .txt files have more than {_MOST_TEXT >> 20} MiB")
 
 
