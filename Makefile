@@ -110,12 +110,15 @@ screenshots: $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m tools.screenshots $(ARGS)
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test tests/node/node_modules/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pyright
 	$(VENV)/bin/python -m tools.statements
+	$(VENV)/bin/codespell
+	tests/node/node_modules/.bin/remark *.md benchmarks docs examples pipeline ui \
+	  --rc-path tests/node/.remarkrc.mjs --frail --quiet --no-stdout
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
 
 clean:
