@@ -9,15 +9,12 @@ adapters they are the pristine ones again, to the bit. Parameters that are quant
 are quantised after the changes; their pristine copy is not quantised.
 
 The pristine copy has only parameters that a loaded adapter changes, and is made when they are
-first changed. It is in the host's memory, or, with several accelerators, spread over them: each
-parameter whole on one device. The parameters of the sets merged last are kept too, in the host's
-memory and within limits, so that a set comes back without being computed again.
+first changed. It is in the host's memory, where adapters are merged.
 """
 
-import math
 import os
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -29,7 +26,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from threadpoolctl import ThreadpoolController
@@ -39,7 +35,7 @@ from pipeline.checkpoints.arrays import empty_arrays, groups
 from pipeline.errors import DeviceError, InputError
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory, gigabytes
-from pipeline.runtime.merging import KEPT_BYTES, KEPT_SETS, Part, RecentlyMerged, merge
+from pipeline.runtime.merging import Part, merge
 from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
 from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
 
@@ -48,9 +44,6 @@ CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
 THREADED_BYTES = 2**26
 
 _HASH = re.compile(r"[0-9a-fA-F]{12}")
-
-# A parameter without adapters: an array on the host, or on one device.
-Pristine = np.ndarray | Array
 
 
 @dataclass(frozen=True)
@@ -72,8 +65,6 @@ class LoraInfo:
     short_hash: str
 
 
-# A parameter as the devices have it: an array, or whole numbers and their scale.
-Made = Sequence[Pristine]
 # The changes to parameters; a parameter without changes is not in it.
 Parts = dict[Slot, tuple[Part, ...]]
 
@@ -113,9 +104,6 @@ class Adapters:
         denoisers: the names of the networks that predict noise.
         store: the models that can take each other's place; None allows a single one.
         first: the adapters of the model beside which these are, whose parameters they share.
-
-    Attributes:
-        on_devices: whether the pristine copy is spread over the devices.
     """
 
     def __init__(
@@ -135,18 +123,15 @@ class Adapters:
         self._denoisers = tuple(denoisers)
         self._whole = NamedSharding(mesh, P())
         self._accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
-        self.on_devices = self._accelerated and mesh.size > 1
         self._lock = Lock()
         # This mapping is replaced, never mutated: one thread may draw while another loads.
         self._loaded: Mapping[str, _Loaded] = {}
         self._selected: _Selection | None = ()
         self._merged: dict[Slot, tuple[Part, ...] | None] = {}
-        self._pristine: dict[Slot, Pristine] = {}
-        self._held: Counter[jax.Device] = Counter()
-        self._recent = RecentlyMerged()
+        self._pristine: dict[Slot, np.ndarray] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="merge-ahead")
         self._next: _Selection | None = None  # is merged ahead, or was
-        self._ahead: dict[tuple[Slot, tuple[Part, ...]], Made] = {}
+        self._ahead: dict[tuple[Slot, tuple[Part, ...]], Leaves] = {}
         # The threads here share the work; threads inside each product would only wait for these.
         self._libraries = ThreadpoolController()
 
@@ -185,31 +170,25 @@ class Adapters:
         adapters = [entry.adapter for entry in self._loaded.values()]
         return sum(_size(adapter) for adapter in [*adapters, *([] if more is None else [more])])
 
-    def host_bytes(self, more: Adapter | None = None) -> int:
-        """Return the most bytes of the host's memory beside the pristine copy, with `more` too.
-
-        They are those of the loaded adapters' changes and of the parameters merged last.
-        """
-        return self.file_bytes(more) + self._kept_bytes(more)
-
     def device_bytes(self, more: Adapter | None = None, kept: Collection[str] = ()) -> int:
         """Return the bytes of a device's memory that adapters take, with `more` too.
 
         On a CPU they are those of all devices and of the host, which share one memory. Another
         model keeps the parameters of the networks `kept` as they are without adapters.
         """
-        changed_bytes, devices = self.bytes_of(more), self._whole.mesh.size
         unchanged_bytes = self.bytes_of(more, kept) if kept else 0
-        if not self._accelerated:  # the pristine copy is that of the other model's first device
-            return changed_bytes + self.host_bytes(more) + (devices - 1) * unchanged_bytes
-        return unchanged_bytes + (math.ceil(changed_bytes / devices) if self.on_devices else 0)
+        if self._accelerated:
+            return unchanged_bytes
+        # The pristine copy is that of the other model's first device.
+        copies = self._whole.mesh.size - 1
+        return self.bytes_of(more) + self.file_bytes(more) + copies * unchanged_bytes
 
     def check_host(self, more: Adapter) -> None:
         """Raise DeviceError if the host's memory cannot hold the pristine copy with `more`.
 
         The memory of a CPU's devices is that of the host; see `device_bytes`.
         """
-        if self.on_devices or not self._accelerated:
+        if not self._accelerated:
             return
         room = available_memory()
         missing_bytes = self.bytes_of(more) - sum(slot.bytes for slot in [*self._pristine])
@@ -291,7 +270,6 @@ class Adapters:
             try:
                 self._update(self._parts(selection))
             except BaseException:
-                self._recent = RecentlyMerged()  # some may not be complete
                 with suppress(Exception):
                     self._update({})
                     self._selected = ()
@@ -323,7 +301,7 @@ class Adapters:
             }
             if 2 * sum(slot.bytes for slot in new_parts) > (available_memory() or 0):
                 return
-            with closing(self._merging(new_parts, keep=False)) as merging:
+            with closing(self._merging(new_parts)) as merging:
                 for chunk, arrays in merging:
                     if self._next != selection:
                         return
@@ -353,8 +331,6 @@ class Adapters:
             self._ahead.clear()
             self._merged.clear()
             self._pristine.clear()
-            self._held.clear()
-            self._recent = RecentlyMerged()
             leaves = ((slot, copy[slot]) for slot in slots) if copy else new_model.read(slots)
             for chunk in groups(slots, CHUNK_BYTES):
                 self._place(new_model, [next(leaves) for _ in chunk])
@@ -398,9 +374,6 @@ class Adapters:
             for tensor in changes
         }
 
-    def _kept_bytes(self, more: Adapter | None = None) -> int:
-        return min(KEPT_BYTES, KEPT_SETS * self.bytes_of(more))
-
     def _touched(self, entries: Iterable[_Loaded]) -> set[Slot]:
         return set().union(*(entry.slots for entry in entries))
 
@@ -426,14 +399,12 @@ class Adapters:
             for slot in {**old_parts, **all_parts}
             if old_parts.get(slot, ()) != all_parts.get(slot, ())
         ]
-        self._recent.limit = self._kept_bytes()
-        keep = sum(slot.bytes for slot in all_parts) <= self._recent.limit
         new_parts = {slot: all_parts.get(slot, ()) for slot in changed_slots}
-        with closing(self._merging(new_parts, keep)) as merging:
+        with closing(self._merging(new_parts)) as merging:
             for chunk, arrays in merging:
                 self._replace(chunk, all_parts, [*arrays])
 
-    def _replace(self, chunk: list[Slot], all_parts: Parts, host_leaves: list[Made]) -> None:
+    def _replace(self, chunk: list[Slot], all_parts: Parts, host_leaves: list[Leaves]) -> None:
         device_leaves = jax.block_until_ready(jax.device_put(host_leaves, self._whole))
         # None means unknown: an interruption may come between any two statements.
         self._merged.update(dict.fromkeys(chunk))
@@ -445,9 +416,7 @@ class Adapters:
             else:
                 del self._merged[slot]
 
-    def _merging(
-        self, parts: Parts, keep: bool
-    ) -> Generator[tuple[list[Slot], Iterator[Made]], None, None]:
+    def _merging(self, parts: Parts) -> Generator[tuple[list[Slot], Iterator[Leaves]], None, None]:
         """Yield groups of parameters, and their arrays with changes as the devices have them.
 
         The merging of the next group begins before a group is yielded.
@@ -457,81 +426,47 @@ class Adapters:
             ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
         ):
             run = threads.map if sum(slot.bytes for slot in parts) > THREADED_BYTES else map
-            queue: deque[tuple[list[Slot], Iterator[Made]]] = deque()
+            queue: deque[tuple[list[Slot], Iterator[Leaves]]] = deque()
             for chunk in groups(parts, CHUNK_BYTES):
-                queue.append((chunk, self._make({slot: parts[slot] for slot in chunk}, run, keep)))
+                queue.append((chunk, self._make({slot: parts[slot] for slot in chunk}, run)))
                 if len(queue) > 1:
                     yield queue.popleft()
             yield from queue
 
-    def _make(self, chunk: Parts, run: Run, keep: bool) -> Iterator[Made]:
-        """Return parameters with their changes: the pristine ones, kept ones or newly merged."""
+    def _make(self, chunk: Parts, run: Run) -> Iterator[Leaves]:
+        """Return parameters with their changes: the pristine ones, or newly merged ones."""
         self._keep_pristine([slot for slot in chunk if slot not in self._pristine])
         pristine = {slot: self._pristine[slot] for slot in chunk}
-        ready_arrays = {
-            slot: self._recent.get(slot, parts) if parts else pristine[slot]
-            for slot, parts in chunk.items()
-        }
-        missing_slots = [
-            slot
-            for slot, parts in chunk.items()
-            if ready_arrays[slot] is None and (slot, parts) not in self._ahead
+        changed_slots = [
+            slot for slot, parts in chunk.items() if parts and (slot, parts) not in self._ahead
         ]
-        new_arrays = dict(zip(missing_slots, empty_arrays(missing_slots), strict=True))
-        for slot in missing_slots if keep else ():
-            self._recent.keep(slot, chunk[slot], new_arrays[slot])
+        merged = dict(zip(changed_slots, empty_arrays(changed_slots), strict=True))
 
-        def make(slot: Slot) -> Made:
-            parts, array = chunk[slot], ready_arrays[slot]
-            if leaves := self._ahead.get((slot, parts)):
+        def make(slot: Slot) -> Leaves:
+            if leaves := self._ahead.get((slot, chunk[slot])):
                 return leaves
-            if array is None:
-                array = new_arrays[slot]
-                merge(slot, _on_host(pristine[slot]), parts, array)
-            return leaves_of(slot, _on_host(array)) if slot.is_quantized else [array]
+            if slot in merged:
+                merge(slot, pristine[slot], chunk[slot], merged[slot])
+            return leaves_of(slot, merged.get(slot, pristine[slot]))
 
         return run(make, chunk)
 
     def _keep_pristine(self, slots: Sequence[Slot]) -> None:
-        """Keep parameters on the host or, one by one, on the device that holds the fewest.
+        """Keep parameters on the host; on a CPU they are those of the first device.
 
-        On a CPU, and on that device, they are the parameters' own memory. Quantised parameters are
-        read from the checkpoint again.
+        Quantised parameters are read from the checkpoint again.
         """
-        stored_arrays = self._parameters.read([slot for slot in slots if slot.is_quantized])
+        self._pristine |= self._parameters.read([slot for slot in slots if slot.is_quantized])
         for slot in slots:
-            first, *_ = slot.indices
-            shards = self._parameters.leaves[slot.network][first].addressable_shards
-            if not self.on_devices:
-                array = stored_arrays[slot] if slot in stored_arrays else np.asarray(shards[0].data)
-            else:
-                emptiest = min(shards, key=lambda shard: self._held[shard.device])
-                array = (
-                    jax.device_put(stored_arrays[slot], emptiest.device)
-                    if slot in stored_arrays
-                    else emptiest.data
-                )
-                self._held[emptiest.device] += slot.bytes
-            self._pristine[slot] = array
+            if not slot.is_quantized:
+                [leaf] = self._parameters.of(slot)
+                self._pristine[slot] = np.asarray(leaf.addressable_data(0))
 
     def _release(self) -> None:
         """Forget the pristine copies of parameters that no loaded adapter changes any more."""
         needed_slots = self._touched(self._loaded.values()) | self._merged.keys()
-        self._recent.forget_all_but({entry.adapter.digest for entry in self._loaded.values()})
         for slot in self._pristine.keys() - needed_slots:
-            array = self._pristine.pop(slot)
-            if isinstance(array, Array):
-                self._held[array.device] -= slot.bytes
-
-
-def _on_host(pristine: Pristine) -> np.ndarray:
-    """Return a parameter as a host array.
-
-    JAX keeps such a copy beside an array; the temporary array here takes it away with it.
-    """
-    return (
-        pristine if isinstance(pristine, np.ndarray) else np.asarray(pristine.addressable_data(0))
-    )
+            del self._pristine[slot]
 
 
 def _size(adapter: Adapter) -> int:

@@ -129,17 +129,13 @@ def same(one: dict[Any, list[np.ndarray]], other: dict[Any, list[np.ndarray]]) -
     )
 
 
-@pytest.mark.parametrize("on_devices", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_loras_change_the_parameters_before_they_are_quantised(
-    tmp_path: Path, on_devices: bool
-) -> None:
+def test_loras_change_the_parameters_before_they_are_quantised(tmp_path: Path) -> None:
     exact, ours = (load(SMALLEST, each) for each in (None, INT8))
     before = values(ours[0])
     assert {len(each) for each in before.values()} == {1, 2}
     drawn = draw_adapter(ours[1].inventory, "lora", 0)
     file = write_adapter(tmp_path / "one.safetensors", drawn, "kohya sdxl", ours[1].inventory)
     for _, adapters in (exact, ours):
-        adapters.on_devices = on_devices
         adapters.add(read_adapter(file, "one", adapters.inventory))
         adapters.select({"one": (0.5, 0.5)})
     merged, right = values(ours[0]), values(exact[0])
