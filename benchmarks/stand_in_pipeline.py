@@ -1,5 +1,7 @@
 """A stand-in for `SDXLPipeline`: the real engine, over slots in which nothing is computed."""
 
+from __future__ import annotations
+
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -8,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from pipeline import InputError, SDXLPipeline
+from pipeline import InputError
 from pipeline.drawing.drawing import Drawing, Look, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
@@ -24,16 +26,18 @@ from pipeline.images import metadata
 from pipeline.images.preview import Colours
 from pipeline.request import GenerateRequest, Request, check_request, effective
 from pipeline.resolve import resolve
-from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import CompiledSampler
-from pipeline.runtime.models import Model
-from pipeline.runtime.program import Shapes
 from pipeline.runtime.work import Work
 from pipeline.schedulers.config import Betas, SchedulerConfig
 from pipeline.schedulers.table import State
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.prompt_syntax import PLAIN
 from pipeline.text.tokenizer import Tokenizers, Tokens
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
+    from pipeline.runtime.adapters import Adapters
+    from pipeline.runtime.compiled import CompiledSampler
+    from pipeline.runtime.models import Model
 
 EULER = SchedulerConfig(
     name="euler",
@@ -58,7 +62,7 @@ class Computation:
 
     wait: Callable[[], None]
 
-    def block_until_ready(self) -> "Computation":
+    def block_until_ready(self) -> Computation:
         """Wait for it, as for a JAX array."""
         self.wait()
         return self
@@ -80,8 +84,10 @@ class Run:
     nothing_kept = None
     latents_shape = 1, 1, 2
 
-    def __init__(self, pipe: "StandInPipeline", height: int, width: int) -> None:
-        self.shapes = Shapes(pipe.facts.images_per_request, height, width)
+    def __init__(self, pipe: StandInPipeline, height: int, width: int) -> None:
+        self.shapes = SimpleNamespace(
+            images=pipe.facts.images_per_request, height=height, width=width, chunks=1
+        )
         self.mesh = SimpleNamespace(shape={"images": 1})
         self.target = SimpleNamespace(config=SimpleNamespace(safety_checker=None))
         latents = np.zeros((self.shapes.images, *self.latents_shape))
@@ -175,7 +181,14 @@ class _Tokenizers:
         return [Tokens(np.array([number]), np.ones(1, np.float32), self._truncated, count=1)]
 
 
-MODEL = Model("", {})
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """A stand-in for `Model`, which has no files."""
+
+    name: str
+
+
+MODEL = cast("Model", _Model(""))
 
 
 class _Selection:
@@ -252,7 +265,7 @@ class StandInPipeline(ABC):
 
     def as_pipeline(self) -> SDXLPipeline:
         """Return it as what it stands in for."""
-        return cast(SDXLPipeline, self)
+        return cast("SDXLPipeline", self)
 
     # --- for a subclass to define
 
@@ -294,9 +307,9 @@ class StandInPipeline(ABC):
         drawer = Drawer(
             cast(Any, config),
             cast(Tokenizers, _Tokenizers(self.truncated)),
-            cast(CompiledSampler, run),
-            cast(Adapters, self.adapters),
-            self.models.setdefault(checked.model, Model(checked.model, {})),
+            cast("CompiledSampler", run),
+            cast("Adapters", self.adapters),
+            self.models.setdefault(checked.model, cast("Model", _Model(checked.model))),
         )
         scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
         plan = replace(

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-from pipeline.platforms import platform_of
-from pipeline.runtime.mesh import find_devices
-
 # A small trained checkpoint that comes with the package.
 BUNDLED = Path(__file__).parent / "miniature"
 SDXL = "stabilityai/stable-diffusion-xl-base-1.0"
@@ -21,6 +18,9 @@ def choose_model(model: str | None, revision: str | None) -> tuple[str, str | No
     Raises:
         DeviceError: if JAX finds no device.
     """
+    from pipeline.platforms import platform_of  # imports JAX, which a front-end does without
+    from pipeline.runtime.mesh import find_devices
+
     if model is None:
         model = SDXL if platform_of(find_devices()[0]).is_accelerator else str(BUNDLED)
     if model == SDXL and revision is None:

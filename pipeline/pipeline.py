@@ -747,7 +747,7 @@ class SDXLPipeline:
             if drawing.error is None and drawing.done > reported:
                 reported = drawing.done
                 if on_step is not None:
-                    on_step(reported, drawing.total, drawing.newest_latents())
+                    on_step(reported, drawing.total, jax.device_put(drawing.newest_latents()))
                 if on_preview is not None and reported < drawing.total:
                     on_preview(partial(self._looks, drawing))
         if drawing.error is not None:

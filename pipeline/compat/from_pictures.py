@@ -15,7 +15,7 @@ from pipeline.families import latent_unet
 from pipeline.images import inputs
 from pipeline.request import check_count
 from pipeline.schedulers.methods import make_schedule
-from pipeline.schedulers.table import add_noise
+from pipeline.schedulers.stepping import add_noise
 
 # `prepare_inputs` makes the sides of pictures multiples of this, as diffusers does.
 MULTIPLE = 32

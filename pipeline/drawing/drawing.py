@@ -1,14 +1,14 @@
 """A drawing: the pictures of one request, from their start to the end."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
-from jax import Array
 from PIL import Image
 
 from pipeline.errors import Cancelled
@@ -16,13 +16,17 @@ from pipeline.images import metadata
 from pipeline.images.canvas import Frame
 from pipeline.images.preview import Colours
 from pipeline.request import Request
-from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import CompiledSampler
-from pipeline.runtime.models import Model
 from pipeline.runtime.slots import Start
 from pipeline.runtime.work import Work
 from pipeline.schedulers.table import Schedule, State
 from pipeline.text.embeddings import Placement
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from pipeline.runtime.adapters import Adapters
+    from pipeline.runtime.compiled import CompiledSampler
+    from pipeline.runtime.models import Model
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Stage:
     negative_truncated: list[str]
     frames: Sequence[Frame] = ()
     before: int = 0
-    then: "Callable[[Job, Picture], Job] | None" = None
+    then: Callable[[Job, Picture], Job] | None = None
 
     @property
     def total(self) -> int:
@@ -136,7 +140,7 @@ class Job:
         flagged: whether an earlier stage's picture was flagged.
     """
 
-    drawing: "Drawing"
+    drawing: Drawing
     index: int
     stage: Stage
     row: int
@@ -270,7 +274,7 @@ class Drawing:
         """Forget the newest evaluations, which hold the state of all slots."""
         self.newest.clear()
 
-    def newest_latents(self) -> Array:
+    def newest_latents(self) -> Array | np.ndarray:
         """Return the newest latents of the pictures in the latest stage, `[n, h, w, C]` float32.
 
         They are the devices' own array if the pictures fill all slots. Otherwise they are copied
@@ -286,8 +290,8 @@ class Drawing:
         is_whole = [evaluated.slot for evaluated in newest] == [*range(len(latents))]
         if is_whole and all(evaluated.after.latents is latents for evaluated in newest):
             return latents
-        return jax.device_put(
-            np.stack([np.asarray(evaluated.after.latents)[evaluated.slot] for evaluated in newest])
+        return np.stack(
+            [np.asarray(evaluated.after.latents)[evaluated.slot] for evaluated in newest]
         )
 
     def result(self) -> Result:

@@ -6,22 +6,26 @@ for it. A worker makes pictures of what was decoded, so that no evaluation waits
 conversion.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import chain, takewhile
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Progress, Stage
 from pipeline.drawing.finishing import Final, Finisher
 from pipeline.errors import InputError, NotFiniteError, ScreenError
-from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import Entry, Slots
 from pipeline.schedulers.table import State
+
+if TYPE_CHECKING:
+    from pipeline.runtime.adapters import Adapters
+    from pipeline.runtime.compiled import CompiledSampler
 
 AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
 MAX_DECODED = 4  # decoded pictures for each slot that wait for the worker; then no picture enters
@@ -301,7 +305,7 @@ class Engine:
 
     def _collect(self, flight: _Flight) -> list[Drawing]:
         """Wait for an evaluation; return the drawings that were in it."""
-        jax.block_until_ready(flight.after)
+        flight.after.history.block_until_ready()  # one program makes both of its arrays
         for part in flight.parts:
             for job, slot in part.slots.items():
                 number = part.evaluations[job]

@@ -1,12 +1,13 @@
 """From final latents to pictures: decoding, moderation, the settings inside; and previews."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax import Array
 from PIL import Image
 
 from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Stage
@@ -14,8 +15,12 @@ from pipeline.errors import NotFiniteError
 from pipeline.images import inputs, metadata, moderation
 from pipeline.images.screen import Screen, verdicts
 from pipeline.request import TINY
-from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.slots import slot_mask
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from pipeline.runtime.compiled import CompiledSampler
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """From a checked request to a stage: all that needs no device."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,12 +14,8 @@ from pipeline.drawing.drawing import Job, Picture, Stage
 from pipeline.drawing.origins import Inputs, Origin
 from pipeline.drawing.prompts import read_prompts
 from pipeline.errors import InputError
-from pipeline.families.family import Config
 from pipeline.images.inputs import latent_mask, masked
 from pipeline.request import FULL, TINY, Request
-from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import CompiledSampler
-from pipeline.runtime.models import Model
 from pipeline.runtime.slots import ImageStart, Start
 from pipeline.runtime.work import pack
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
@@ -25,6 +23,12 @@ from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule
 from pipeline.text.embeddings import Placement
 from pipeline.text.tokenizer import Tokenizers
+
+if TYPE_CHECKING:
+    from pipeline.families.family import Config
+    from pipeline.runtime.adapters import Adapters
+    from pipeline.runtime.compiled import CompiledSampler
+    from pipeline.runtime.models import Model
 
 OUTPUT_TYPES = ("pil", "np", "latent")
 

@@ -14,7 +14,7 @@ from jax import Array
 from pipeline.families.halves import joined, split
 from pipeline.runtime.looping import along, for_each, put, put_rows, take, take_one
 from pipeline.runtime.work import Task
-from pipeline.schedulers import table as tables
+from pipeline.schedulers import stepping
 from pipeline.schedulers.table import Kept, State
 
 Collective = Callable[[Array], Array]
@@ -106,7 +106,7 @@ def start(encoder: Encode, image: Array, noise: Array, coefficients: Array) -> t
         coefficients: see `add_noise`.
     """
     x0 = encoder(image[None])[0]
-    return x0, tables.add_noise(x0, noise, coefficients)
+    return x0, stepping.add_noise(x0, noise, coefficients)
 
 
 def _key(seed: Array) -> Array:
@@ -235,7 +235,7 @@ def by_slots(
 
     The deep part of the network runs for all slots if any needs it.
     """
-    scaled_latents = jax.vmap(tables.scale_model_input)(state.latents, tasks.row)
+    scaled_latents = jax.vmap(stepping.scale_model_input)(state.latents, tasks.row)
     is_occupied = tasks.halves > 0
 
     def forward(context: Context, deep: Deep) -> tuple[Array, Deep]:
@@ -329,7 +329,7 @@ def _in_turn(
         before, picture_context, task, part, picture_deep = along(
             _GIVEN_AXES, partial(take, i=slot), arguments
         )
-        scaled_latents = tables.scale_model_input(before.latents, task.row)
+        scaled_latents = stepping.scale_model_input(before.latents, task.row)
         predictions, features = pair(scaled_latents, picture_context, task, picture_deep)
         after = _advance(predictions, before, task, part)
         return along(_STEPPED_AXES, partial(put, i=slot), carry, (after, features))
@@ -373,10 +373,10 @@ def _advance(predictions: Array, state: State, task: Task[Array], kept: Kept | N
         lambda: step_noise(task.seed[None], task.evaluation, cond.shape)[0],
         lambda: jnp.zeros_like(cond),
     )
-    after = tables.step(prediction, state, task.row, noise)
+    after = stepping.step(prediction, state, task.row, noise)
     if kept is None:
         return after
-    return after._replace(latents=tables.blend(after.latents, kept, task.noised))
+    return after._replace(latents=stepping.blend(after.latents, kept, task.noised))
 
 
 def _guided(uncond: Array, cond: Array, scale: Array, rescale: Array) -> Array:

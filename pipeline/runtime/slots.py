@@ -1,16 +1,22 @@
 """The slots that pictures are drawn in: the host's side of the state on the devices."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jax import Array
 
-from pipeline.runtime.compiled import CompiledSampler
-from pipeline.runtime.conditioning import Embeds
-from pipeline.runtime.sampler import Context, Deep
 from pipeline.runtime.work import Work, no_work
 from pipeline.schedulers.table import Kept, State
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from pipeline.runtime.compiled import CompiledSampler
+    from pipeline.runtime.conditioning import Embeds
+    from pipeline.runtime.sampler import Context, Deep
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,18 @@
 The host packs it into two arrays, because each array that is copied to devices takes time.
 """
 
-from typing import Generic, NamedTuple, TypeVar
+from __future__ import annotations
 
-import jax.numpy as jnp
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
 import numpy as np
-from jax import Array
 
 from pipeline.schedulers.table import REMEMBERED, Schedule, Table
 
-A = TypeVar("A", np.ndarray, Array)
+if TYPE_CHECKING:
+    from jax import Array
+
+A = TypeVar("A", np.ndarray, "Array")
 
 # The layout of the two arrays: the names of their columns, in order. A name of several columns is
 # repeated.
@@ -106,7 +109,7 @@ def unpack(work: Work[Array]) -> Task[Array]:
     _, *names = Task._fields
     task = Task(Table(*map(work.column, Table._fields)), *map(work.column, names))
     return task._replace(
-        evaluation=task.evaluation.astype(jnp.int32),
-        halves=task.halves.astype(jnp.int32),
+        evaluation=task.evaluation.astype(np.int32),
+        halves=task.halves.astype(np.int32),
         shallow=task.shallow > 0,
     )

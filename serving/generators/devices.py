@@ -1,5 +1,7 @@
 """The one thread that owns the devices. It draws the pictures in all slots at once."""
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -7,11 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pipeline import SDXLPipeline
 from pipeline.drawing.drawing import Drawing, Picture, Progress
 from serving.generators.previews import Previews
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 T = TypeVar("T")
 

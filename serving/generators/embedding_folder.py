@@ -1,16 +1,22 @@
 """The embeddings of a folder that may change while the server runs."""
 
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline import CheckpointError, InputError
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.facts import EmbeddingFacts
 from pipeline.text.embeddings import is_embedding_name
 from serving.folders import File, Folder, Listing, Stamp
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 log = logging.getLogger(__name__)
 

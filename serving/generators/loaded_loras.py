@@ -1,18 +1,24 @@
 """The LoRAs that a pipeline holds in memory."""
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline import DeviceError, SDXLPipeline
+from pipeline import DeviceError
 from pipeline.errors import raise_if_cancelled
 from serving.folders import File, Stamp
 from serving.generator import ErrorKind, RequestError
 from serving.generators.lora_folder import LoraFolder
 from serving.messages import Code, Message
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 log = logging.getLogger(__name__)
 

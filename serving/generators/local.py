@@ -1,5 +1,7 @@
 """Generator that draws in this process, in the slots of the devices."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import logging
@@ -10,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from PIL import Image as Pillow
 
@@ -20,7 +22,6 @@ from pipeline import (
     InputError,
     NotFiniteError,
     ScreenError,
-    SDXLPipeline,
 )
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.drawing.origins import Inputs
@@ -56,6 +57,9 @@ from serving.requests.admission import check_words, expand
 from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle
 from serving.requests.record import Record
 from serving.requests.registry import Limits
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 log = logging.getLogger(__name__)
 

@@ -1,18 +1,23 @@
 """The models of a folder that may change while the server runs."""
 
+from __future__ import annotations
+
 import logging
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline import CheckpointError, InputError, SDXLPipeline
+from pipeline import CheckpointError, InputError
 from pipeline.checkpoints.folder import INDEX
 from pipeline.facts import ModelFacts
 from pipeline.text.loras import is_lora_name
 from serving.folders import File, Folder, Listing, files_in
 from serving.generators.hashes import Hashes
 from serving.generators.lora_folder import BESIDE, Thumbnails, picture_of, title_and_text
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import default_model
+from pipeline.runtime import mesh
 from pipeline.default_model import BUNDLED, SDXL, SDXL_REVISION, choose_model
 
 
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     found = [SimpleNamespace(platform=request.param)]
-    monkeypatch.setattr(default_model, "find_devices", lambda: found)
+    monkeypatch.setattr(mesh, "find_devices", lambda: found)
 
 
 @pytest.mark.parametrize("platform", ["cpu"], indirect=True)

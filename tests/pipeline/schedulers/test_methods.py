@@ -15,15 +15,8 @@ from pipeline.schedulers.euler import euler_sigmas, lms_weights
 from pipeline.schedulers.methods import METHODS, make_schedule
 from pipeline.schedulers.pndm import PNDM_WEIGHTS
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
-from pipeline.schedulers.table import (
-    REMEMBERED,
-    Kept,
-    State,
-    add_noise,
-    blend,
-    scale_model_input,
-    step,
-)
+from pipeline.schedulers.stepping import add_noise, blend, scale_model_input, step
+from pipeline.schedulers.table import REMEMBERED, Kept, State
 from tools.scheduler_cases import SDXL, with_zero_snr
 
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)

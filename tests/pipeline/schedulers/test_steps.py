@@ -12,7 +12,8 @@ import pytest
 from pipeline.runtime.sampler import step_noise
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
-from pipeline.schedulers.table import REMEMBERED, State, add_noise, step
+from pipeline.schedulers.stepping import add_noise, step
+from pipeline.schedulers.table import REMEMBERED, State
 from tools.agreement import relative_error
 from tools.scheduler_cases import SDXL, cases, config_of, part_of, with_zero_snr
 
