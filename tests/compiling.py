@@ -4,10 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import jax
 import pytest
-
-from pipeline.runtime.program import Program
 
 QUICKLY = {
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
@@ -29,6 +26,10 @@ def quickly() -> Iterator[None]:
 @contextmanager
 def optimised(wanted: bool = True) -> Iterator[None]:
     """Compile pipelines inside this context with all of XLA's optimisations, as users do."""
+    import jax
+
+    from pipeline.runtime.program import Program
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             Program,

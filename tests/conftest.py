@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("LIVE", "off")
 os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled"))
 
-import jax
-
-from tests import compiling
 from tests.gated import Gate
+from tests.jax_setup import JaxSetup
 from tests.web import PROGRAM, folder_served, served
-
-# Eight simulated devices stand in for an accelerator host. They are set through the configuration
-# and not XLA_FLAGS, so that programs started by a test see the machine as it is.
-jax.config.update("jax_num_cpu_devices", 8)
-# An unintended float32/bfloat16 mix is an error here rather than a silent loss of precision.
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-# Programs started by a test compile with the usual optimisations, and so do those pipelines of
-# tests/reference that `compiling.optimised` makes.
-jax.config.update("jax_disable_most_optimizations", True)
 
 # Imports and tracing make many objects, of which little is garbage.
 gc.set_threshold(50_000, 10, 10)
@@ -85,13 +75,16 @@ LONG = (
 )
 
 
-def pytest_configure() -> None:
-    """Create the devices, now that every conftest has set its options: XLA reads its flags here."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without-jax", action="store_true", help="skip tests that need JAX, and import it nowhere"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     # Programs that a shell runs in the background ignore Ctrl+C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", compiling.QUICKLY["XLA_FLAGS"])
-        jax.devices()
+    sys.meta_path.insert(0, JaxSetup(skipped=config.option.without_jax))
 
 
 def name_of(path: str) -> str:

@@ -13,14 +13,18 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import app
-from pipeline import BUNDLED, SDXLPipeline
+from pipeline import BUNDLED
 from pipeline.drawing.drawing import Drawing, Progress
 from serving import bootstrap
 from serving.generator import Event
 from serving.requests.lifecycle import RequestLifecycle
 from serving.settings import Options
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
 
 FREE_STEPS, ALL_STEPS = 5, 1000
 LOOK_S = 0.1
@@ -59,7 +63,7 @@ class Gate:
         return not stops and free <= max(drawing.steps) < drawing.total
 
 
-def load(gate: Gate, chosen: Options) -> tuple[SDXLPipeline, bool]:
+def load(gate: Gate, chosen: Options) -> tuple["SDXLPipeline", bool]:
     """Load a pipeline whose devices wait at a gate as soon as one of its drawings must."""
     pipe, bundled = bootstrap.load_pipeline(chosen)
     begin, advance = pipe.begin, pipe.advance

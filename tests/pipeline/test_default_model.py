@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import default_model
-from pipeline.runtime import mesh
 from pipeline.default_model import BUNDLED, SDXL, SDXL_REVISION, choose_model
+from pipeline.runtime import mesh
 
 
 @pytest.fixture
