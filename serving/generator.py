@@ -86,6 +86,7 @@ class ErrorKind(StrEnum):
     UNAVAILABLE = "unavailable"  # no instance can draw at the moment
     UNKNOWN = "unknown"  # no request has this id
     DUPLICATE = "duplicate"  # another request has this id
+    TOO_LARGE = "http_413"  # too many bytes; named as other errors of HTTP
     LOOP = "loop"  # an instance that passes requests on was asked by another one
     UNAUTHORISED = "unauthorised"  # no API key, or a wrong one
     FORBIDDEN = "forbidden"  # sent by a page of another origin

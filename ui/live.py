@@ -16,6 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from serving.generator import Generator, Preview, Request, RequestError
+from serving.http import bodies
 from serving.http.addresses import address_of
 from ui import form, i18n
 from ui.form import Fields, Visitor
@@ -58,7 +59,8 @@ def connect(app: FastAPI, generator: Generator) -> None:
         return {"live": generator.facts.live}
 
     @app.post(PATH, include_in_schema=False)
-    async def draw(body: Body, sender: HttpRequest) -> Response:
+    async def draw(sender: HttpRequest) -> Response:
+        body = await bodies.read(sender, Body)
         drawing = asyncio.create_task(_drawn(generator, styles, body, address_of(sender)))
         leaving = asyncio.create_task(_left(sender))
         await asyncio.wait([drawing, leaving], return_when=asyncio.FIRST_COMPLETED)

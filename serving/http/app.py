@@ -2,30 +2,28 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, TypeAlias
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
 from serving.generator import Generator
 from serving.http import errors, events, health
 from serving.http.a1111 import routes as a1111_routes
 from serving.http.addresses import ClientAddress
-from serving.http.auth import ApiKeys, KeyCheck
-from serving.http.limits import (
-    MAX_CALLS,
-    MAX_CALLS_EACH,
-    MCP_PATH,
-    MOST_BYTES,
-    MOST_BYTES_EACH,
-    CallLimit,
-    SmallBodies,
-)
+from serving.http.auth import ApiKeys
+from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit
 from serving.http.mcp import McpServer
-from serving.http.middleware import Departures, GuardedRoutes, SecurityHeaders
+from serving.http.middleware import Checks, Departures, SecurityHeaders
 from serving.http.openai import routes as openai_routes
-from serving.http.origin import AllowedHosts, CheckedRequests
-from serving.http.timeouts import PatientBodies
+from serving.http.origin import (
+    AllowedHosts,
+    check_framing,
+    check_host,
+    check_origin,
+    check_path,
+)
 from serving.metrics import Observer
 from serving.requests.shares import Shares
 
@@ -80,13 +78,23 @@ def build(
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.
     app.include_router(errors.router())
-    pattern = f"{_KEYED}|{errors.A1111_PATH}" if a1111 == "keys" else _KEYED
+    keyed = re.compile(f"{_KEYED}|{errors.A1111_PATH}" if a1111 == "keys" else _KEYED)
+
+    def check_key(request: Request) -> None:
+        if keyed.match(request.scope["path"]):
+            api_keys.visitor(request)
+
+    checks = (
+        check_path,
+        check_framing,
+        partial(check_host, AllowedHosts(allowed_hosts)),
+        partial(check_origin, cors_origins),
+        check_key,
+    )
     # A request passes the middleware in the reverse order: the last one added is the first.
     app.add_middleware(Departures)
-    app.add_middleware(GuardedRoutes)
-    app.add_middleware(SmallBodies, shares=Shares(MOST_BYTES, MOST_BYTES_EACH))
-    app.add_middleware(KeyCheck, keys=api_keys, paths=re.compile(pattern))
     app.add_middleware(CallLimit, shares=Shares(MAX_CALLS, MAX_CALLS_EACH))
+    app.add_middleware(Checks, checks=checks)
     # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,
@@ -95,9 +103,6 @@ def build(
         allow_headers=["Authorization", "Content-Type", "X-Gradio-User"],
         expose_headers=["Content-Location", "Retry-After"],
     )
-    app.add_middleware(PatientBodies)
-    hosts = AllowedHosts(allowed_hosts)
-    app.add_middleware(CheckedRequests, hosts=hosts, origins=cors_origins)
     app.add_middleware(SecurityHeaders, may_embed=cors_origins, on_space=on_space)
     app.add_middleware(ClientAddress, trusted_proxies=trusted_proxies)
     return app

@@ -3,14 +3,11 @@
 import base64
 import hashlib
 import hmac
-import re
 from collections.abc import Iterable
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.generator import ErrorKind, RequestError
-from serving.http import errors
 from serving.http.addresses import address_of
 from serving.messages import Code, Message
 
@@ -38,25 +35,6 @@ class ApiKeys:
         if scheme.lower() not in ("bearer", "basic") or not any(matches):
             raise RequestError(Message(Code.KEY_NEEDED), ErrorKind.UNAUTHORISED)
         return f"key {digest[:8].hex()}"
-
-
-class KeyCheck:
-    """Middleware that refuses calls to `paths` without a valid API key, before reading the body."""
-
-    def __init__(self, app: ASGIApp, keys: "ApiKeys", paths: re.Pattern[str]) -> None:
-        self._app = app
-        self._keys = keys
-        self._paths = paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, or answer 401."""
-        if scope["type"] == "http" and self._paths.match(scope["path"]):
-            try:
-                self._keys.visitor(Request(scope))
-            except RequestError as error:
-                await errors.refusal(error, scope)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def _password(credentials: str) -> str:

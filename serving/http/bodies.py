@@ -8,7 +8,8 @@ import binascii
 import json
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from email.message import Message as Headers
 from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -25,15 +26,15 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 from starlette.datastructures import FormData, UploadFile
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
-from serving.generator import RequestError
 from serving.http.addresses import address_of
 from serving.http.json_tokens import JsonTokens
-from serving.messages import Code, Message
+from serving.http.limits import BoundedBody, body_of
 from serving.requests import readers
 
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 
 FORM = "multipart/form-data"
 _MAX_FILES, _MAX_FIELDS = 20, 100  # of a form
@@ -125,27 +126,46 @@ def _is_file(schema: dict[str, Any]) -> bool:
 
 
 async def read(sender: Request, kind: type[B]) -> B:
-    """Return the body of a call.
+    """Return the fields of a call's body, which has no files; see `parse`."""
+    async with received(sender, kind) as body:
+        return body
+
+
+@asynccontextmanager
+async def received(sender: Request, kind: type[B]) -> AsyncGenerator[B]:
+    """Have the fields of a call's body, whose files count until the block ends; see `parse`."""
+    with body_of(sender) as body:
+        yield await parse(sender, body, kind)
+
+
+async def parse(sender: Request, body: BoundedBody, kind: type[B]) -> B:
+    """Read the body of a call as the fields of a model.
 
     Raises:
         RequestValidationError: if it is not such a body, or has a wrong value.
-        RequestError: if it does not arrive in time, or too many are being read.
+        RequestError: if it is too large or too slow, or too many are being read.
     """
     headers = Headers()
     headers["content-type"] = sender.headers.get("content-type", "")
     media_type = headers.get_content_type()
-    try:
-        if media_type == FORM:
-            async with sender.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS) as form:
-                return _validated(kind, await _form_values(form, kind))
-        if media_type != "application/json" and not _JSON.fullmatch(media_type):
-            raise _fault("media_type", f"expected application/json or {FORM}")
-        content = b"".join([part async for part in sender.stream()])
-    except ClientDisconnect:
-        raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
+    if media_type == FORM:
+        async with body.form(_MAX_FILES, _MAX_FIELDS) as form:
+            return _validated(kind, await _form_values(form, kind))
+    if media_type != "application/json" and not _JSON.fullmatch(media_type):
+        raise _fault("media_type", f"expected application/json or {FORM}")
+    content = await body.read_json()
+    return await in_turn(sender, content, partial(_from_json, kind))
+
+
+async def in_turn(sender: Request, content: bytes, work: Callable[[bytes], T]) -> T:
+    """Return what `work` makes of a body; a large one is parsed beside the event loop.
+
+    Raises:
+        RequestError: if too many are being parsed.
+    """
     if len(content) < IN_A_THREAD:
-        return _from_json(kind, content)
-    return await readers.of_bodies().run(address_of(sender), partial(_from_json, kind, content))
+        return work(content)
+    return await readers.of_bodies().run(address_of(sender), partial(work, content))
 
 
 def _from_json(kind: type[B], content: bytes) -> B:
@@ -208,7 +228,7 @@ async def _form_values(form: FormData, kind: type[BaseModel]) -> dict[str, Any]:
 
 @cache
 def _properties(kind: type[BaseModel]) -> dict[str, Any]:
-    return kind.model_json_schema()["properties"]
+    return kind.model_json_schema().get("properties", {})
 
 
 def _listed(value: Any) -> list[Any]:

@@ -26,6 +26,7 @@ _STATUS: dict[str, int] = {
     ErrorKind.DUPLICATE: 409,
     ErrorKind.CANCELLED: 409,
     ErrorKind.ABANDONED: 409,
+    ErrorKind.TOO_LARGE: 413,
     ErrorKind.MISDIRECTED: 421,
     ErrorKind.FULL: 429,
     ErrorKind.TOO_MANY: 429,
@@ -148,17 +149,6 @@ def plain(error: HTTPException) -> JSONResponse:
     """Return the answer for an `HTTPException`, which has a status but no `ErrorKind`."""
     body = error_body(f"http_{error.status_code}", untranslated(str(error.detail)))
     return JSONResponse(body, error.status_code, error.headers)
-
-
-def too_large_message(max_bytes: int) -> Message:
-    """Return the message that a body of more than `max_bytes` bytes is too large."""
-    return Message(Code.TOO_LARGE, {"kib": max_bytes // 1024})
-
-
-def too_large(max_bytes: int, scope: Scope) -> JSONResponse:
-    """Return the answer to a body of more than `max_bytes` bytes."""
-    message = too_large_message(max_bytes)
-    return JSONResponse(error_body("http_413", message) | _detail(message, scope), 413)
 
 
 async def _plain(_: Request, error: Exception) -> JSONResponse:

@@ -18,7 +18,6 @@ from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
-from serving.http.limits import give_back_body
 from serving.messages import Code, Message, untranslated
 from serving.requests import inputs, readers
 
@@ -50,18 +49,17 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
 
     async def submitted(sender: HttpRequest, response: Response) -> Followed:
-        body = await bodies.read(sender, schemas.GenerateBody)
-        request = schemas.to_request(
-            body,
-            generator.facts,
-            visitor=keys.visitor(sender),
-            address=address_of(sender),
-            **schemas.generate_fields(body),
-            digest=_digest(sender),
-        )
-        opening = inputs.shared().added(request, body.take_input(), generator.facts)
-        request = await while_connected(sender, opening)
-        give_back_body(sender.scope)
+        async with bodies.received(sender, schemas.GenerateBody) as body:
+            request = schemas.to_request(
+                body,
+                generator.facts,
+                visitor=keys.visitor(sender),
+                address=address_of(sender),
+                **schemas.generate_fields(body),
+                digest=_digest(sender),
+            )
+            opening = inputs.shared().added(request, body.take_input(), generator.facts)
+            request = await while_connected(sender, opening)
         await generator.submit(request)
         # Not X-Request-Id, which proxies set to values of their own.
         response.headers["Content-Location"] = f"/v1/requests/{request.id}"

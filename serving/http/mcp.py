@@ -8,32 +8,27 @@ import base64
 import json
 import logging
 from contextlib import AbstractAsyncContextManager, aclosing
-from functools import partial
 from typing import Any
 
 from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import Field, ValidationError
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from pipeline.facts import Facts
 from pipeline.request import MAX_IMAGES
 from serving.generator import Done, Error, Event, Generator, Image, RequestError, Step
-from serving.http import schemas
-from serving.http.addresses import address_of
+from serving.http import bodies, schemas
 from serving.http.auth import ApiKeys
-from serving.http.bodies import IN_A_THREAD
 from serving.http.errors import as_refusal, first_fault
 from serving.http.json_tokens import encoded
-from serving.http.limits import MAX_PICTURE_BODY_BYTES, MCP_PATH
-from serving.messages import Code, Message, untranslated
-from serving.requests import inputs, readers
+from serving.http.limits import MAX_PICTURE_BODY_BYTES, MCP_PATH, body_of, replayed
+from serving.messages import untranslated
+from serving.requests import inputs
 
 # The warnings of these write names of tools and headers of calls into the log.
 for _name in ("mcp.server.lowlevel.server", "mcp.server.transport_security"):
@@ -100,23 +95,13 @@ class McpServer:
         The package logs the texts of messages that it does not know, so it gets none of these.
         """
         sender = HttpRequest(scope, receive)
-        try:
-            content = await sender.body()
-        except ClientDisconnect:
-            raise RequestError(Message(Code.UPLOAD_TOO_SLOW)) from None
-        if len(content) < IN_A_THREAD:
-            result = _checked(content)
-        else:
-            result = await readers.of_bodies().run(address_of(sender), partial(_checked, content))
-        if isinstance(result, Response):
-            await result(scope, receive, send)
-            return
-        messages: list[AsgiMessage] = [{"type": "http.request", "body": result}]
-
-        async def receive_again() -> AsgiMessage:
-            return messages.pop() if messages else await receive()
-
-        await self._manager.handle_request(scope, receive_again, send)
+        with body_of(sender) as body:  # the package keeps it until the answer
+            content = await body.read_json()
+            result = await bodies.in_turn(sender, content, _checked)
+            if isinstance(result, Response):
+                await result(scope, receive, send)
+                return
+            await self._manager.handle_request(scope, replayed(result, receive), send)
 
     async def _list_tools(self) -> list[types.Tool]:
         return [

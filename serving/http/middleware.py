@@ -1,57 +1,36 @@
-"""Middleware for every HTTP request: closed routes of Gradio, security headers, lost clients."""
+"""Middleware for every HTTP request: checks of its head, security headers, lost clients."""
 
-import re
-from collections.abc import Sequence
-from urllib.parse import parse_qsl, urlencode
+from collections.abc import Callable, Sequence
 
 from anyio import BrokenResourceError
 from starlette.datastructures import MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Gradio's routes that this page does not need. They fetch from other hosts (URLs as files, the
-# proxy), call methods of components, keep the state of sessions, watch the source or visitors,
-# change the source, tell who is logged in, or draw an icon of any size that a client asks for.
-CLOSED = re.compile(
-    r"""/gradio_api/(
-        file[=/]+[a-z][a-z0-9+.-]*: | (proxy= | cancel | component_server | custom_component
-        | deep_link | dev | login_check | mcp/(messages|schema|sse) | process_recording | reset
-        | run-history | runs | startup-events | stream | token | undo-vibe | user | vibe)
-    ) | /monitoring | /pwa_icon/""",
-    re.IGNORECASE | re.VERBOSE,
-)
+from serving.generator import ErrorKind, RequestError
+from serving.http import errors
 
 
-class GuardedRoutes:
-    """Middleware that closes the routes of Gradio that clients must not use."""
+class Checks:
+    """Middleware that refuses requests by their heads, before anything of a body is read."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, checks: Sequence[Callable[[Request], object]]) -> None:
         self._app = app
+        self._checks = checks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer closed routes with 404; pass all other requests on."""
-        if scope["type"] == "http" and CLOSED.match(scope["path"]):
-            await JSONResponse({"detail": "Not Found"}, 404)(scope, receive, send)
-            return
+        """Pass a request on, or answer with the error of the first check that fails."""
         if scope["type"] == "http":
-            # With this header a client could tell Gradio what the page's own address is.
-            headers = [header for header in scope["headers"] if header[0] != b"x-gradio-server"]
-            scope = {**scope, "headers": headers, "query_string": _query_of_one_page(scope)}
+            try:
+                for check in self._checks:
+                    check(Request(scope))
+            except RequestError as error:
+                answer = errors.refusal(error, scope)
+                if error.kind is not ErrorKind.UNAUTHORISED:  # such a client may try again
+                    answer.headers["Connection"] = "close"
+                await answer(scope, receive, send)
+                return
         await self._app(scope, receive, send)
-
-
-def _query_of_one_page(scope: Scope) -> bytes:
-    """Return the query without `page`: there is one page, and Gradio fails for any other.
-
-    If no page is named, Gradio caches its first answer to `/gradio_api/info` for all clients. That
-    answer has the host name in it that the first client sent, which may be made up. So the empty
-    page is named there.
-    """
-    query = scope["query_string"]
-    if b"page" in query:
-        fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-        query = urlencode([field for field in fields if field[0] != "page"]).encode()
-    return b"page=&" + query if scope["path"].rstrip("/") == "/gradio_api/info" else query
 
 
 class Departures:

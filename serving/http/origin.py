@@ -1,14 +1,15 @@
-"""Checks of where a request is addressed, where it comes from, and how its body is framed."""
+"""Checks of where a request is addressed, where it comes from, and how its body is framed.
+
+A browser or a proxy may have been tricked into sending a request that fails one.
+"""
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import Request
 
 from serving.generator import ErrorKind, RequestError
-from serving.http import errors
 from serving.messages import Code, Message
 
 ANY_HOST = "*"
@@ -59,60 +60,40 @@ def _is_address(name: str) -> bool:
 _MOST_IN_PART = 255  # bytes
 
 
-class CheckedRequests:
-    """Middleware that refuses requests that a browser or proxy may have been tricked into sending.
+def check_path(request: Request) -> None:
+    """Refuse a path with control characters, or with a part that no file can have as its name.
 
-    - Requests for a path with control characters, or with a part that no file can have as its name.
-      Some route patterns ignore a line break at the end, others do not.
-    - Requests to a host that is not allowed, by `Host` or `X-Forwarded-Host`.
-    - Requests that change something, sent by a page of another origin that is not in `origins`.
-    - Requests framed twice, by `Content-Length` and `Transfer-Encoding` (RFC 9112, 6.1).
+    Some route patterns ignore a line break at the end, others do not.
     """
-
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, origins: Sequence[str]) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._origins = frozenset(origins)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer with what is wrong and close the connection."""
-        if scope["type"] == "http":
-            checks: tuple[Callable[[Scope, Headers], None], ...]
-            checks = _check_path, self._check_framing, self._check_host, self._check_origin
-            try:
-                for check in checks:
-                    check(scope, Headers(scope=scope))
-            except RequestError as error:
-                answer = errors.refusal(error, scope)
-                answer.headers["Connection"] = "close"
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _check_framing(self, _: Scope, headers: Headers) -> None:
-        if "transfer-encoding" in headers and "content-length" in headers:
-            raise RequestError(Message(Code.TWO_LENGTHS))
-
-    def _check_host(self, _: Scope, headers: Headers) -> None:
-        for name in ("host", "x-forwarded-host"):
-            for value in headers.getlist(name):
-                for host in value.split(","):
-                    if not self._hosts.allows(host.strip()):
-                        raise RequestError(Message(Code.WRONG_HOST), ErrorKind.MISDIRECTED)
-
-    def _check_origin(self, scope: Scope, headers: Headers) -> None:
-        origin = headers.get("origin")
-        if scope["method"] in _SAFE_METHODS or origin is None or origin in self._origins:
-            return
-        # Browsers send this header over HTTPS and to localhost, and proxies do not change it.
-        if headers.get("sec-fetch-site") == "same-origin":
-            return
-        hosts = (headers.get("host"), headers.get("x-forwarded-host"))
-        if "sec-fetch-site" in headers or origin.partition("://")[2] not in hosts:
-            raise RequestError(Message(Code.WRONG_ORIGIN), ErrorKind.FORBIDDEN)
-
-
-def _check_path(scope: Scope, _: Headers) -> None:
-    parts = scope["path"].encode("utf-8", "replace").split(b"/")
-    if not scope["path"].isprintable() or max(map(len, parts)) > _MOST_IN_PART:
+    path = request.scope["path"]
+    parts = path.encode("utf-8", "replace").split(b"/")
+    if not path.isprintable() or max(map(len, parts)) > _MOST_IN_PART:
         raise RequestError(Message(Code.WRONG_PATH), ErrorKind.UNKNOWN)
+
+
+def check_framing(request: Request) -> None:
+    """Refuse a body framed by both `Content-Length` and `Transfer-Encoding` (RFC 9112, 6.1)."""
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        raise RequestError(Message(Code.TWO_LENGTHS))
+
+
+def check_host(allowed: AllowedHosts, request: Request) -> None:
+    """Refuse a request to a host that is not allowed, by `Host` or `X-Forwarded-Host`."""
+    values = [*request.headers.getlist("host"), *request.headers.getlist("x-forwarded-host")]
+    hosts = (host.strip() for value in values for host in value.split(","))
+    if not all(map(allowed.allows, hosts)):
+        raise RequestError(Message(Code.WRONG_HOST), ErrorKind.MISDIRECTED)
+
+
+def check_origin(origins: Collection[str], request: Request) -> None:
+    """Refuse a request that changes something, sent by a page of another origin than these."""
+    headers = request.headers
+    origin = headers.get("origin")
+    if request.method in _SAFE_METHODS or origin is None or origin in origins:
+        return
+    # Browsers send this header over HTTPS and to localhost, and proxies do not change it.
+    if headers.get("sec-fetch-site") == "same-origin":
+        return
+    hosts = (headers.get("host"), headers.get("x-forwarded-host"))
+    if "sec-fetch-site" in headers or origin.partition("://")[2] not in hosts:
+        raise RequestError(Message(Code.WRONG_ORIGIN), ErrorKind.FORBIDDEN)

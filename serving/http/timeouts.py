@@ -1,18 +1,16 @@
-"""Limits for slow and laborious clients, of requests and of reading an answer."""
+"""Limits for slow and laborious clients, of heads of requests and of reading an answer."""
 
 import asyncio
 import re
 from typing import Any
 
 import h11
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from serving.http.addresses import network_of
 from serving.requests.shares import Shares
 
 HEAD_WITHIN_S = 10.0
-BODY_WITHIN_S = 20.0
 # A client that reads fewer bytes of an answer in this time is cut off; it holds a connection.
 TAKE_WITHIN_S = 60.0
 TAKE_AT_LEAST = 2**16
@@ -145,32 +143,3 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()
         else:
             self._check_later()
-
-
-class PatientBodies:
-    """Middleware that aborts a request whose body takes too long."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; the time limit ends when its body is complete."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        complete = False
-        deadline = asyncio.get_running_loop().time() + BODY_WITHIN_S
-
-        async def receive_in_time() -> Message:
-            nonlocal complete
-            if complete:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                return {"type": "http.disconnect"}
-            complete = not message.get("more_body", False)
-            return message
-
-        await self._app(scope, receive_in_time, send)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from anyio.lowlevel import RunVar
 from PIL import Image, ImageChops
 
 from pipeline.errors import InputError
@@ -22,7 +21,7 @@ from pipeline.images.png import encode_png
 from serving.generator import Request, RequestError
 from serving.messages import Code, Message, Param
 from serving.requests.admission import check_fields, expand
-from serving.requests.workers import Workers
+from serving.requests.workers import Workers, once_per_loop
 
 # Files that are opened, or wait for that: in all, and of one address.
 MOST_OPENING, MOST_OPENING_EACH = 32, 4
@@ -90,14 +89,8 @@ class Inputs:
             raise
 
 
-_SHARED = RunVar[Inputs]("inputs")
-
-
-def shared() -> Inputs:
-    """Return the `Inputs` of this event loop, which the page and all APIs share."""
-    if (loop_inputs := _SHARED.get(None)) is None:
-        _SHARED.set(loop_inputs := Inputs())
-    return loop_inputs
+# The `Inputs` of this event loop, which the page and all APIs share.
+shared = once_per_loop(Inputs)
 
 
 def _with_any_files(request: Request, files: Input) -> Request:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
 
 from pipeline.drawing.fair_queue import FairQueue
 from serving.generator import ErrorKind, RequestError
@@ -14,6 +15,18 @@ from serving.messages import Code, Message
 from serving.requests.shares import Shares
 
 T = TypeVar("T")
+
+
+def once_per_loop(make: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that makes a value once for each event loop, whose callers share it."""
+    variable = RunVar[T]("once_per_loop")
+
+    def shared() -> T:
+        if (value := variable.get(None)) is None:
+            variable.set(value := make())
+        return value
+
+    return shared
 
 
 class Workers:

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import stat
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from gradio.processing_utils import hash_file
 from gradio_client.utils import strip_invalid_filename_characters
 from starlette.datastructures import UploadFile
-from starlette.requests import ClientDisconnect
 
+from serving.generator import RequestError
 from serving.http import errors
 from serving.http.addresses import address_of
-from serving.http.limits import MAX_UPLOAD_BYTES, UPLOAD_PATH
+from serving.http.limits import MAX_UPLOAD_BYTES, UPLOAD_PATH, body_of
 from serving.messages import Code, Message
 from serving.requests.shares import Shares
 from ui.gradio_compat.context import upload_folder
@@ -82,25 +83,27 @@ class Uploads:
             return _refusal(request, 429, Code.TOO_MANY_UPLOADS)
         try:
             return await self._take_in(request, address)
-        except ClientDisconnect:
-            return _refusal(request, 400, Code.UPLOAD_TOO_SLOW)
+        except RequestError as error:
+            status, headers = errors.status_of(error, request.scope)
+            return _text(request, status, error.message, headers)
         finally:
             self._under_way.give_back(address)
 
     async def _take_in(self, request: Request, address: str) -> Response:
-        async with request.form(max_files=1, max_fields=8) as form:
-            file = form.get("files")
-            if not isinstance(file, UploadFile):
-                return _refusal(request, 400, Code.NO_FILE)
-            size = file.size or 0
-            self.remove_unread(time.monotonic() - KEPT_S)
-            if not self._disk.take(address, size):
-                return _refusal(request, 429, Code.TOO_MANY_UPLOADS)
-            try:
-                path = await anyio.to_thread.run_sync(_written, file)
-            except OSError:
-                self._disk.give_back(address, size)
-                return _refusal(request, 507, Code.NO_ROOM_FOR_UPLOADS)
+        with body_of(request) as body:
+            async with body.form(max_files=1, max_fields=8) as form:
+                file = form.get("files")
+                if not isinstance(file, UploadFile):
+                    return _refusal(request, 400, Code.NO_FILE)
+                size = file.size or 0
+                self.remove_unread(time.monotonic() - KEPT_S)
+                if not self._disk.take(address, size):
+                    return _refusal(request, 429, Code.TOO_MANY_UPLOADS)
+                try:
+                    path = await anyio.to_thread.run_sync(_written, file)
+                except OSError:
+                    self._disk.give_back(address, size)
+                    return _refusal(request, 507, Code.NO_ROOM_FOR_UPLOADS)
         self._files[path] = _Upload(address, size, time.monotonic())
         return JSONResponse([str(path)])
 
@@ -166,8 +169,14 @@ def _is_file(path: Path) -> bool:
 
 
 def _refusal(request: Request, status: int, code: Code) -> Response:
+    return _text(request, status, Message(code))
+
+
+def _text(
+    request: Request, status: int, message: Message, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return an answer whose text Gradio's page shows to the visitor."""
-    return PlainTextResponse(errors.translated(Message(code), request.scope), status)
+    return PlainTextResponse(errors.translated(message, request.scope), status, headers)
 
 
 async def _progress() -> Response:

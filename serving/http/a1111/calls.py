@@ -10,6 +10,7 @@ from anyio import CapacityLimiter
 from fastapi import Request as HttpRequest
 
 from serving.generator import Error, Generator, Image, Request
+from serving.http import bodies
 from serving.http.a1111 import answers
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody
 from serving.http.a1111.jobs import Job, Jobs
@@ -19,7 +20,7 @@ from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
 from serving.http.errors import as_refusal
 from serving.http.formats import Format
-from serving.http.limits import count_body, give_back_body
+from serving.http.limits import BoundedBody, body_of
 from serving.http.parts import admitted, parts_of
 from serving.logs import log_fields, loggable
 from serving.requests import inputs
@@ -43,36 +44,22 @@ class DrawCalls:
         parts = list(parts_of(asked.request, asked.images, asked.facts.images_per_request))
         return await while_connected(sender, self._answered("txt2img", body, asked, parts, sender))
 
-    async def img2img(self, body: Img2ImgBody, sender: HttpRequest) -> dict[str, Any]:
+    async def img2img(self, sender: HttpRequest) -> dict[str, Any]:
         """Draw pictures from other ones, and return the answer."""
-        asked = self._asked(body, sender)
-        files, settings, ignored = inputs_of(body)
-        asked = replace(asked, ignored=(*asked.ignored, *ignored))
-        request = replace(asked.request, **settings)
-        if len(files) == 1:
-            opening = inputs.shared().added(request, files.pop(), asked.facts)
-            request = await while_connected(sender, opening)
-            give_back_body(sender.scope)
-            parts = list(parts_of(request, asked.images, asked.facts.images_per_request))
-        else:
-            opening = self._opened(request, files, asked, sender)
-            requests = await while_connected(sender, opening)
-            parts = [single(requests[i % len(requests)], i) for i in range(asked.images)]
-        return await while_connected(sender, self._answered("img2img", body, asked, parts, sender))
-
-    async def _opened(
-        self, request: Request, files: list[Input], asked: Asked, sender: HttpRequest
-    ) -> list[Request]:
-        """Return a request for each of several pictures to start from, which `files` loses.
-
-        The queue counts the bytes of one of them at a time, so the call counts all.
-        """
-        requests: list[Request] = []
-        while files:
-            requests.append(await inputs.shared().added(request, files.pop(0), asked.facts))
-            bytes_left = sum(len(file.image or b"") for file in files)
-            count_body(sender.scope, bytes_left + sum(part.input_bytes for part in requests))
-        return requests
+        with body_of(sender) as kept:
+            body = await bodies.parse(sender, kept, Img2ImgBody)
+            asked = self._asked(body, sender)
+            files, settings, ignored = inputs_of(body)
+            asked = replace(asked, ignored=(*asked.ignored, *ignored))
+            request = replace(asked.request, **settings)
+            requests = await while_connected(sender, _opened(request, files, asked, kept))
+            if len(requests) == 1:
+                kept.count(0)  # the queue counts it
+                parts = list(parts_of(requests[0], asked.images, asked.facts.images_per_request))
+            else:
+                parts = [single(requests[i % len(requests)], i) for i in range(asked.images)]
+            drawing = self._answered("img2img", body, asked, parts, sender)
+            return await while_connected(sender, drawing)
 
     def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
         return asked_of(
@@ -128,3 +115,18 @@ class DrawCalls:
                     raise as_refusal(event)
         job.end()
         return [images[index] for index in sorted(images)]
+
+
+async def _opened(
+    request: Request, files: list[Input], asked: Asked, kept: BoundedBody
+) -> list[Request]:
+    """Return a request for each of the pictures to start from, which `files` loses.
+
+    The queue counts the bytes of one of them at a time, so the call counts all.
+    """
+    requests: list[Request] = []
+    while files:
+        requests.append(await inputs.shared().added(request, files.pop(0), asked.facts))
+        bytes_left = sum(len(file.image or b"") for file in files)
+        kept.count(bytes_left + sum(part.input_bytes for part in requests))
+    return requests

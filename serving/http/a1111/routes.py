@@ -10,18 +10,18 @@ from typing import Any
 from fastapi import APIRouter, HTTPException
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
+from pydantic import RootModel
 
 from pipeline.facts import Facts
 from serving.generator import Generator
 from serving.http import bodies
 from serving.http.a1111 import answers, listings
-from serving.http.a1111.bodies import ExtrasBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
+from serving.http.a1111.bodies import ExtrasBody, PngInfoBody, Txt2ImgBody
 from serving.http.a1111.calls import DrawCalls
 from serving.http.a1111.faults import A1111Route, PythonError
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
-from serving.http.limits import give_back_body
 from serving.requests import readers
 
 # The lists that depend on the model.
@@ -49,15 +49,14 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
     @routes.post("/img2img")
     async def img2img(sender: HttpRequest) -> JSONResponse:
-        body = await bodies.read(sender, Img2ImgBody)
-        return JSONResponse(await calls.img2img(body, sender))
+        return JSONResponse(await calls.img2img(sender))
 
     @routes.post("/png-info")
     async def png_info(sender: HttpRequest) -> JSONResponse:
-        body = await bodies.read(sender, PngInfoBody)
-        work = partial(answers.png_info, body.image)
-        reading = readers.of_settings().run(address_of(sender), work)
-        return JSONResponse(await while_connected(sender, reading))
+        async with bodies.received(sender, PngInfoBody) as body:
+            work = partial(answers.png_info, body.image)
+            reading = readers.of_settings().run(address_of(sender), work)
+            return JSONResponse(await while_connected(sender, reading))
 
     @routes.get("/progress")
     async def progress(sender: HttpRequest, skip_current_image: bool = False) -> JSONResponse:
@@ -75,8 +74,9 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         return JSONResponse(None)
 
     @routes.post("/options")
-    async def set_options(values: dict[str, Any]) -> JSONResponse:
-        listings.check_options(values, generator.facts)
+    async def set_options(sender: HttpRequest) -> JSONResponse:
+        options = await bodies.read(sender, RootModel[dict[str, Any]])
+        listings.check_options(options.root, generator.facts)
         return JSONResponse(None)
 
     @routes.post("/interrogate")
@@ -87,7 +87,6 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     @routes.post("/extra-batch-images")
     async def extras(sender: HttpRequest) -> JSONResponse:
         body = await bodies.read(sender, ExtrasBody)
-        give_back_body(sender.scope)
         raise PythonError("AssertionError", f"could not find upscaler named {body.upscaler_1}")
 
     @routes.get("/memory")

@@ -10,12 +10,11 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.images import metadata
 from serving.generator import Generator, Request
-from serving.http import schemas
+from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.connected import while_connected
 from serving.http.formats import Format
-from serving.http.limits import give_back_body
 from serving.http.openai import answers
 from serving.http.openai.bodies import ImagesBody, VariationBody, ignored
 from serving.http.openai.files import Files
@@ -52,20 +51,20 @@ class ImageCalls:
         )
         return replace(request, model=model)  # clients send the names of OpenAI's models
 
-    async def from_picture(self, body: VariationBody, sender: HttpRequest) -> Request:
-        """Return the request of a body with a picture, for all its pictures.
+    async def from_picture(self, kind: type[VariationBody], sender: HttpRequest) -> Response:
+        """Draw from the picture of a call, and return the answer.
 
-        Its strength is that of the body, or depends on whether there is a mask, and a prompt.
+        The strength is that of the body, or depends on whether there is a mask, and a prompt.
         """
-        request = self.request(body, sender)
-        opening = inputs.shared().added(request, body.take_input(), self._generator.facts)
-        request = await while_connected(sender, opening)
-        give_back_body(sender.scope)
-        if request.strength is not None:
-            return request
-        if request.mask is not None:
-            return replace(request, strength=MASKED_STRENGTH)
-        return request if request.prompt else replace(request, strength=VARIATION_STRENGTH)
+        async with bodies.received(sender, kind) as body:
+            request = self.request(body, sender)
+            opening = inputs.shared().added(request, body.take_input(), self._generator.facts)
+            request = await while_connected(sender, opening)
+        if request.strength is None and request.mask is not None:
+            request = replace(request, strength=MASKED_STRENGTH)
+        elif request.strength is None and not request.prompt:
+            request = replace(request, strength=VARIATION_STRENGTH)
+        return await self.answer(body, request, sender, "image_edit")
 
     async def answer(
         self, body: ImagesBody, request: Request, sender: HttpRequest, kind: str

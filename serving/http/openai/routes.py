@@ -47,10 +47,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def edits(sender: HttpRequest) -> Response:
         """Redraw a picture, or its transparent part, as the OpenAI Images API does."""
-        body = await bodies.read(sender, EditBody)
-        return await calls.answer(
-            body, await calls.from_picture(body, sender), sender, "image_edit"
-        )
+        return await calls.from_picture(EditBody, sender)
 
     @routes.post(
         "/images/variations",
@@ -59,10 +56,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def variations(sender: HttpRequest) -> Response:
         """Draw pictures like another one, as the OpenAI Images API does."""
-        body = await bodies.read(sender, VariationBody)
-        return await calls.answer(
-            body, await calls.from_picture(body, sender), sender, "image_edit"
-        )
+        return await calls.from_picture(VariationBody, sender)
 
     @routes.api_route("/images/files/{name}", methods=["GET", "HEAD"], include_in_schema=False)
     async def picture_file(name: str) -> Response:

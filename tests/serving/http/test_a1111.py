@@ -290,16 +290,15 @@ def test_several_pictures_count_until_the_call_ends(
     site: Site, api: webuiapi.WebUIApi, monkeypatch: pytest.MonkeyPatch
 ):
     counted: list[int] = []
-    grow = limits.BodyShare.grow
+    count = limits.BoundedBody.count
 
-    def noted(share: limits.BodyShare, to: int) -> None:
-        counted.append(to - limits.MAX_BODY_BYTES)
-        grow(share, to)
+    def noted(body: limits.BoundedBody, num_bytes: int) -> None:
+        counted.append(num_bytes)
+        count(body, num_bytes)
 
-    monkeypatch.setattr(limits.BodyShare, "grow", noted)
+    monkeypatch.setattr(limits.BoundedBody, "count", noted)
     img2img(api, images=[Pillow.new("RGB", (8, 8), GREY)] * 3, batch_size=3)
-    sizes = [size for size in counted if size > 0]
-    assert len(sizes) == 3
+    assert [size > 0 for size in counted] == [True, True, True, False]
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", -(2**26))
     status, body = refused(img2img, api, images=[Pillow.new("RGB", (8, 8), GREY)] * 3)
     assert (status, body["detail"]) == (429, str(Message(Code.TOO_MANY_UPLOADS)))

@@ -579,7 +579,7 @@ def test_slow_body():
     with serve() as site, connected(site) as slow:
         slow.sendall(head + b'Content-Length: 50\r\n\r\n{"prom')
         wait_until(lambda: any(each.cycle for each in site.connections))
-        site.skip(timeouts.BODY_WITHIN_S - 1)
+        site.skip(limits.BODY_WITHIN_S - 1)
         assert select.select([slow], [], [], 0)[0] == []
         site.skip(1)
         answer = slow.recv(1000)

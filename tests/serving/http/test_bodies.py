@@ -31,10 +31,6 @@ PATHS = [
     "/sdapi/v1/extra-single-image",
     "/sdapi/v1/options",
     "/gradio_api/mcp",
-    "/gradio_api/call/generate",
-    "/gradio_api/run/predict",
-    "/gradio_api/queue/join",
-    "/live",
 ]
 SAID = f"The body has more than {MOST_TOKENS} values and commas; send fewer"
 LARGE = [{}] * 1000 + ["\ud800" * 10_000]
@@ -51,8 +47,12 @@ def send(site: Site, path: str, content: bytes, media_type: str = JSON) -> httpx
 
 
 def refusal(answer: httpx.Response) -> str:
+    said = answer.json()
+    if "detail" in said:  # of AUTOMATIC1111's API
+        assert answer.status_code == 422
+        return said["detail"]
     assert answer.status_code == 400
-    return answer.json()["error"]["message"]
+    return said["error"]["message"]
 
 
 def nested(depth: int) -> Any:
@@ -69,12 +69,6 @@ def test_bodies_of_many_values_are_refused_everywhere(site: Site, path: str):
     many = few().replace(b"[1,", b"[1,1,")
     assert refusal(send(site, path, many)) == SAID
     assert SAID not in send(site, path, few()).text
-
-
-@pytest.mark.parametrize("media_type", ["multipart/form-data; boundary=x", "text/plain", ""])
-def test_the_page_reads_json_whatever_its_type_is(site: Site, media_type: str):
-    many = few().replace(b"[1,", b"[1,1,")
-    assert refusal(send(site, "/gradio_api/queue/join", many, media_type)) == SAID
 
 
 def test_fields_of_a_form_with_many_values_are_refused(site: Site):

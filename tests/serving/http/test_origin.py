@@ -1,11 +1,14 @@
 """Checks of a request's host, its origin and the framing of its body."""
 
+from functools import partial
+
 import pytest
 from starlette.testclient import TestClient
 
 from serving.generators.local import LocalGenerator
 from serving.http.app import build
-from serving.http.origin import AllowedHosts, CheckedRequests
+from serving.http.middleware import Checks
+from serving.http.origin import AllowedHosts, check_origin
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
@@ -96,8 +99,7 @@ def test_pages_of_other_origins_change_nothing(headers: dict[str, str], passes: 
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    checked = CheckedRequests(answer, AllowedHosts(["public.test"]), ["https://friend.test"])
-    client = TestClient(checked)
+    client = TestClient(Checks(answer, [partial(check_origin, ["https://friend.test"])]))
     for method in ("POST", "DELETE"):
         assert client.request(method, "/", headers=headers).status_code == (204 if passes else 403)
     assert client.get("/", headers=headers).status_code == 204

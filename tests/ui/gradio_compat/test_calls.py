@@ -392,7 +392,7 @@ def test_programs_need_a_key_and_the_page_needs_none(
         *((f"{kind}/generate", {"data": []}) for kind in ("call", "api", "run")),
         *(
             (kind, {"fn_index": for_programs, "data": [], "session_hash": "s"})
-            for kind in ("queue/join", "queue/join/generate", "api/generate", "run/predict")
+            for kind in ("queue/join", "api/generate", "run/predict")
         ),
         ("run/predict", {"fn_index": for_page, "data": nothing, "session_hash": "s"}),
     ]
