@@ -4,10 +4,10 @@ import json
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.errors import CheckpointError
 
@@ -28,7 +28,11 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class StrictJson:
-    """A JSON file whose keys are taken one at a time; `finish` refuses the keys that are left."""
+    """A JSON file whose keys are taken one at a time; `finish` refuses the keys that are left.
+
+    Most keys have neutral values alone, which `expect` reads from a table; a class of pydantic's
+    would declare each of them as a field.
+    """
 
     def __init__(self, path: Path):
         self.where = str(path)
@@ -51,15 +55,20 @@ class StrictJson:
     def take(self, key: str, kind: type, default: Any = ...) -> Any:
         """Return the value under `key`, which must be of type `kind`.
 
-        An int is accepted where a float is expected. A float must be finite.
+        An int is accepted where a float is expected. A float must be finite. With None for the
+        default, the value may be None too.
         """
         value = self.values.pop(key, default)
         if value is ...:
             raise CheckpointError(f"{self.where}: {key} is missing")
+        if value is None and default is None:
+            return None
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
-        wrong = not isinstance(value, kind) or (kind is not bool and isinstance(value, bool))
-        if wrong or (kind is float and not math.isfinite(value)):
+        wrong = not isinstance(value, kind) or (
+            isinstance(value, bool) and kind not in (bool, object)
+        )
+        if wrong or (kind is float and not math.isfinite(cast(float, value))):
             raise self.error(key, value, f"a value of type {kind.__name__}")
         return value
 
@@ -80,35 +89,44 @@ class StrictJson:
             raise self.error(key, value, "a number above 0")
         return value
 
-    def size(self, key: str, default: Any = ...) -> int:
+    def size(self, key: str, default: Any = ...) -> Any:
         """Return the value under `key`, which must be an integer from 1 to `LARGEST`."""
         value = self.take(key, int, default)
-        if not 1 <= value <= LARGEST:
+        if value is not None and not 1 <= value <= LARGEST:
             raise self.error(key, value, f"an integer from 1 to {LARGEST}")
         return value
 
     def sizes(self, key: str, default: Any = ...) -> tuple[int, ...]:
         """Return the list under `key`, which must hold integers from 1 to `LARGEST`."""
         value = self.take(key, list, default)
-        if not value or not all(type(item) is int and 1 <= item <= LARGEST for item in value):
+        if not value or not all(map(_is_size, value)):
             raise self.error(key, value, f"a list of integers from 1 to {LARGEST}")
         return tuple(value)
 
-    def per_block(self, key: str, blocks: int, default: Any = ...) -> tuple[Any, ...]:
-        """Return one value per block; the file has one for all blocks, or a list."""
-        value = self.values.pop(key, default)
-        if value is ...:
-            raise CheckpointError(f"{self.where}: {key} is missing")
-        values = tuple(value) if isinstance(value, list) else (value,) * blocks
-        if len(values) != blocks:
-            raise self.error(key, value, f"one value, or a list of {blocks}, one per block")
+    def numbers(self, key: str, count: int, default: list[float] | None) -> Any:
+        """Return the list under `key` as a tuple of `count` floats; None where it is None."""
+        value = self.take(key, list, default)
+        # Check the size before converting: an int may be too large for a float.
+        if value is None or (
+            len(value) == count
+            and all(type(item) in (int, float) and abs(item) < 1e6 for item in value)
+        ):
+            return value and tuple(map(float, value))
+        raise self.error(key, value, f"a list of {count} numbers, one per channel")
+
+    def several(self, key: str, count: int, default: Any = ...) -> tuple[Any, ...]:
+        """Return `count` values; the file has one for all, or a list."""
+        value = self.take(key, object, default)
+        values = tuple(value) if isinstance(value, list) else (value,) * count
+        if len(values) != count:
+            raise self.error(key, value, f"one value, or a list of {count}")
         return values
 
-    def sizes_per_block(self, key: str, blocks: int, default: int) -> tuple[int, ...]:
-        """Return one integer from 1 to `LARGEST` per block; the file has one for all, or a list."""
+    def several_sizes(self, key: str, count: int, default: Any = ...) -> tuple[int, ...]:
+        """Return `count` integers from 1 to `LARGEST`; the file has one for all, or a list."""
         stated_value = self.values.get(key)
-        values = self.per_block(key, blocks, default)
-        if not all(type(value) is int and 1 <= value <= LARGEST for value in values):
+        values = self.several(key, count, default)
+        if not all(map(_is_size, values)):
             raise self.error(key, stated_value, f"integers from 1 to {LARGEST}")
         return values
 
@@ -123,13 +141,20 @@ class StrictJson:
             raise self.error(key, value, " or ".join(repr(option) for option in allowed))
         return value
 
-    def drop(self, *keys: str) -> None:
-        """Discard keys that do not affect inference."""
-        for key in keys:
-            self.values.pop(key, None)
+    def expect(self, neutral_values: Mapping[str, Sequence[Any]]) -> None:
+        """Refuse values of keys other than those in a table; a key that is missing is right."""
+        for key, allowed in neutral_values.items():
+            self.one_of(key, allowed)
 
-    def finish(self) -> None:
-        """Raise CheckpointError if a key is left; names that start with "_" are notes."""
+    def finish(self, *unused: str) -> None:
+        """Raise CheckpointError if a key is left, except for those that no picture depends on.
+
+        Names that start with "_" are notes.
+        """
         for key, value in self.values.items():
-            if not key.startswith("_"):
+            if key not in unused and not key.startswith("_"):
                 raise CheckpointError(f"{self.where}: unknown key {key} = {value!r}")
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST

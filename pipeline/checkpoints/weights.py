@@ -56,7 +56,8 @@ OLD_NAMES = (
     (r"(mid_block\.attentions\.0)\.value\.", r"\1.to_v."),
     (r"(mid_block\.attentions\.0)\.proj_attn\.", r"\1.to_out.0."),
 )
-# Buffers 0, 1, 2, ... that older versions of CLIP's encoders saved.
+# Buffers 0, 1, 2, ... that older versions of CLIP's encoders saved; a module may have another
+# pattern, `unused_tensors`.
 IGNORED = re.compile(r"^((text|vision)_model\.)*embeddings\.position_ids$")
 
 READ_AHEAD = 32  # parameters that are read while others are placed
@@ -249,7 +250,8 @@ def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:
     """Find a module's parameters among the tensors of a component.
 
     Args:
-        module: the module, with shapes and dtypes in place of its parameters.
+        module: the module, with shapes and dtypes in place of its parameters. It may have a pattern
+            `unused_tensors` of names to leave out.
         open_files: opens the component's tensors. It is called again to read them.
 
     Raises:
@@ -258,13 +260,17 @@ def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:
     """
     with open_files() as files:
         params = dict(nnx.to_flat_state(nnx.state(module)))
-        return PendingWeights(module, open_files, _match(files, params), files.versions)
+        unused: re.Pattern[str] = getattr(module, "unused_tensors", IGNORED)
+        sources = _match(files, params, [name for name in files if not unused.match(name)])
+        return PendingWeights(module, open_files, sources, files.versions)
 
 
-def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
-    """Return the names of every parameter's tensors; each tensor must belong to a parameter."""
+def _match(
+    files: TensorFiles, params: dict[Any, Any], names: Iterable[str]
+) -> dict[Any, list[str]]:
+    """Return the names of every parameter's tensors; each of `names` must belong to a parameter."""
     originals: dict[str, str] = {}
-    for name in _named(files):
+    for name in names:
         new_name = modern_name(name)
         if new_name in originals:
             duplicates = f"{files[name].name} and {files[originals[new_name]].name}"
@@ -288,7 +294,3 @@ def _match(files: TensorFiles, params: dict[Any, Any]) -> dict[Any, list[str]]:
     for name in originals.values():
         raise CheckpointError(f"{files.where}: unknown tensor {files[name].name}")
     return sources
-
-
-def _named(files: TensorFiles) -> Iterator[str]:
-    return (name for name in files if not IGNORED.match(name))

@@ -196,12 +196,11 @@ class FamilyReader:
         if len(scheduler) != 2 or (self.scheduler is None and scheduler[1] not in CLASS_NAMES):
             raise keys.error("scheduler", scheduler, f"one of {', '.join(CLASS_NAMES)}")
         keys.one_of("image_encoder", ([None, None],))
-        keys.drop("feature_extractor", *family.ignored)
         force_zeros = family.zeros_for_empty_prompt and keys.take(
             "force_zeros_for_empty_prompt", bool, True
         )
         present_networks = [part for part in family.optional if _is_there(keys, part)]
-        keys.finish()
+        keys.finish("feature_extractor", *family.ignored)
         optional_networks = [part for part in present_networks if part.name not in self.unwanted]
         return scheduler[1], [*required_networks, *optional_networks], force_zeros
 

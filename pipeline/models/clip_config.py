@@ -1,13 +1,21 @@
 """Configuration of CLIP's text encoders and of the safety checker, from a checkpoint's JSON."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.strict_json import StrictJson
 
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 BICUBIC = 3  # Pillow's number for bicubic resampling
+# Settings of training, and notes about the file itself.
+NOTES = (
+    *("architectures", "attention_dropout", "dropout", "initializer_factor", "initializer_range"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype", "dtype"),
+    *("transformers_version", "gradient_checkpointing", "tie_word_embeddings"),
+)
 # Keys that transformers wrote into every configuration, whatever the network: settings of text
 # generation, class labels and output options. They have no effect on CLIP's encoders.
 OF_OTHER_NETWORKS = (
@@ -22,6 +30,19 @@ OF_OTHER_NETWORKS = (
     *("return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params"),
     *("temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p"),
     *("torchscript", "typical_p", "use_bfloat16"),
+)
+# The preprocessing of the safety checker's pictures. They are RGB already.
+PREPROCESSING: Mapping[str, Sequence[Any]] = {
+    **dict.fromkeys(("do_resize", "do_center_crop", "do_rescale", "do_normalize"), (True,)),
+    "do_convert_rgb": (True, False),
+    "resample": (BICUBIC,),
+    "use_square_size": (False,),
+    "default_to_square": (False,),
+}
+# Keys of the preprocessing that no picture depends on.
+PREPROCESSING_NOTES = (
+    *("feature_extractor_type", "image_processor_type", "processor_class"),
+    *("data_format", "input_data_format", "device", "return_tensors"),
 )
 
 
@@ -103,8 +124,7 @@ def read_text_encoder(path: Path, *, projected: bool, penultimate: bool) -> Text
         projection_dim=projection_dim if projected else None,
         penultimate=penultimate,
     )
-    _drop_notes(keys)
-    keys.finish()
+    keys.finish(*NOTES)
     _check_heads(keys, config)
     return config
 
@@ -125,9 +145,7 @@ def read_safety_checker(path: Path) -> SafetyCheckerConfig:
     vision = _read_vision_encoder(
         next((inner for inner in reversed(configs) if inner.values), configs[0])
     )
-    keys.drop("text_config", "text_config_dict", "logit_scale_init_value")
-    _drop_notes(keys)
-    keys.finish()
+    keys.finish("text_config", "text_config_dict", "logit_scale_init_value", *NOTES)
     shortest_edge, mean, std = _read_preprocessor(
         StrictJson(path.parents[1] / "feature_extractor/preprocessor_config.json"),
         vision.image_size,
@@ -148,9 +166,7 @@ def _read_vision_encoder(keys: StrictJson) -> VisionEncoderConfig:
         patch_size=keys.size("patch_size", 32),
     )
     keys.one_of("num_channels", (3,))
-    keys.drop("projection_dim", *OF_OTHER_NETWORKS)  # the outer projection_dim is used
-    _drop_notes(keys)
-    keys.finish()
+    keys.finish("projection_dim", *OF_OTHER_NETWORKS, *NOTES)  # the outer projection_dim is used
     _check_heads(keys, config)
     if config.patch_size > config.image_size:
         right = f"at most the image_size, {config.image_size}"
@@ -162,12 +178,7 @@ def _read_preprocessor(
     keys: StrictJson, image_size: int
 ) -> tuple[int, tuple[float, float, float], tuple[float, float, float]]:
     """Return the shortest edge, the mean and the standard deviation."""
-    for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
-        keys.one_of(key, (True,))
-    keys.one_of("do_convert_rgb", (True, False))  # the pictures are RGB already
-    keys.one_of("resample", (BICUBIC,))
-    keys.one_of("use_square_size", (False,))
-    keys.one_of("default_to_square", (False,))
+    keys.expect(PREPROCESSING)
     factor = keys.positive("rescale_factor", 1 / 255)
     if not math.isclose(factor, 1 / 255, rel_tol=1e-6):
         raise keys.error("rescale_factor", factor, "1/255")
@@ -178,31 +189,12 @@ def _read_preprocessor(
     if type(shortest_edge) is not int or not image_size <= shortest_edge <= 8192:
         right = f"a shortest_edge of the image_size, {image_size}, or more"
         raise keys.error("size", size, right)
-    mean = _per_colour(keys, "image_mean", [0.48145466, 0.4578275, 0.40821073])
-    std = _per_colour(keys, "image_std", [0.26862954, 0.26130258, 0.27577711])
+    mean = keys.numbers("image_mean", 3, [0.48145466, 0.4578275, 0.40821073])
+    std = keys.numbers("image_std", 3, [0.26862954, 0.26130258, 0.27577711])
     if min(std) <= 0:
         raise keys.error("image_std", list(std), "numbers above 0")
-    keys.drop("feature_extractor_type", "image_processor_type", "processor_class")
-    keys.drop("data_format", "input_data_format", "device", "return_tensors")
-    keys.finish()
+    keys.finish(*PREPROCESSING_NOTES)
     return shortest_edge, mean, std
-
-
-def _per_colour(keys: StrictJson, key: str, default: list[float]) -> tuple[float, float, float]:
-    value = keys.take(key, list, default)
-    are_numbers = len(value) == 3 and all(type(item) in (int, float) for item in value)
-    # Check the size before converting: an int may be too large for a float.
-    if not are_numbers or not all(abs(item) < 1e6 for item in value):
-        raise keys.error(key, value, "a list of 3 numbers, one per colour")
-    red, green, blue = map(float, value)
-    return red, green, blue
-
-
-def _drop_notes(keys: StrictJson) -> None:
-    """Drop training-time settings and notes about the file itself."""
-    keys.drop("architectures", "attention_dropout", "dropout", "initializer_factor")
-    keys.drop("initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype")
-    keys.drop("dtype", "transformers_version", "gradient_checkpointing", "tie_word_embeddings")
 
 
 def _check_heads(keys: StrictJson, config: EncoderConfig) -> None:

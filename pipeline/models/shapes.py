@@ -64,26 +64,23 @@ def vae_of(published_config: VAEConfig, shapes: Shapes) -> VAEConfig:
 
 
 def tiny_vae_of(published_config: TinyVAEConfig, shapes: Shapes) -> TinyVAEConfig:
-    """Return the configuration of a tiny VAE with tensors of these shapes, which may lack encoder.
+    """Return the configuration of a tiny VAE with tensors of these shapes.
 
     Raises:
         LookupError: as `text_encoder_of`.
     """
-    has_encoder = any(name.startswith("encoder.") for name in shapes)
     return replace(
         published_config,
         latent_channels=_size(shapes, "decoder.layers.0.weight", 1),
         decoder_width=_size(shapes, "decoder.layers.0.weight", 0),
-        decoder_blocks=_tiny_blocks(shapes, "decoder"),
-        encoder_width=_size(shapes, "encoder.layers.0.weight", 0) if has_encoder else 0,
-        encoder_blocks=_tiny_blocks(shapes, "encoder") if has_encoder else (),
+        decoder_blocks=_tiny_blocks(shapes),
     )
 
 
-def _tiny_blocks(shapes: Shapes, half: str) -> tuple[int, ...]:
-    """Return the number of blocks in each stage of a half, between its lone convolutions."""
+def _tiny_blocks(shapes: Shapes) -> tuple[int, ...]:
+    """Return the number of blocks in each stage, between its lone convolutions."""
     layers = [
-        match for name in shapes if (match := re.match(rf"{half}\.layers\.(\d+)\.(.*)", name))
+        match for name in shapes if (match := re.match(r"decoder\.layers\.(\d+)\.(.*)", name))
     ]
     convolutions = sorted(int(match[1]) for match in layers if match[2] == "weight")
     blocks = [int(match[1]) for match in layers if match[2] == "conv.0.weight"]

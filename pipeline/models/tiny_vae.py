@@ -1,10 +1,11 @@
-"""The tiny VAE (AutoencoderTiny, by its author TAESD): pictures to latents and back, quickly.
+"""The tiny VAE (AutoencoderTiny, by its author TAESD): latents to pictures, quickly.
 
-It is distilled from a full VAE and works on the diffusion model's latents themselves. Activations
-are `[B, H, W, C]`. The layers have the numbers that they have in diffusers, where layers without
-weights count.
+Its encoder draws nothing, and is not loaded. The decoder is distilled from that of a full VAE and
+works on the diffusion model's latents themselves. Activations are `[B, H, W, C]`. The layers have
+the numbers that they have in diffusers, where layers without weights count.
 """
 
+import re
 from functools import partial
 
 import jax
@@ -45,19 +46,6 @@ class Block(nnx.Module):
         return relu(h + x)
 
 
-def _encoder(config: TinyVAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Sequential:
-    """Make the encoder, `[B, H, W, 3] -> [B, h, w, C]`; the pictures are in 0..1."""
-    width = config.encoder_width
-    make = partial(conv, dtype=dtype, rngs=rngs)
-    layers = []
-    for stage, blocks in enumerate(config.encoder_blocks):
-        layers.append(
-            make(width, width, stride=2, bias=False) if stage else make(config.in_channels, width)
-        )
-        layers += [Block(width, dtype=dtype, rngs=rngs) for _ in range(blocks)]
-    return nnx.Sequential(*layers, make(width, config.latent_channels))
-
-
 def _decoder(config: TinyVAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Sequential:
     """Make the decoder, `[B, h, w, C] -> [B, H, W, 3]`; the pictures are in 0..1."""
     width = config.decoder_width
@@ -71,21 +59,17 @@ def _decoder(config: TinyVAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.
 
 
 class TinyVAE(nnx.Module):
-    """Encoder, where there is one, and decoder.
+    """The decoder.
 
     Pictures are in -1..1. Latents are the VAE's own, before `scaling_factor` is applied.
     """
 
+    unused_tensors = re.compile(r"^encoder\.")
+
     def __init__(self, config: TinyVAEConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.config = config
         self.dtype = jnp.dtype(dtype)
-        self.encoder = _encoder(config, dtype=dtype, rngs=rngs) if config.encoder_blocks else None
         self.decoder = _decoder(config, dtype=dtype, rngs=rngs)
-
-    def encode(self, images: Array) -> Array:
-        """Encode pictures `[B, H, W, 3]` to latents `[B, h, w, C]` float32."""
-        assert self.encoder is not None
-        return self.encoder((images / 2 + 0.5).astype(self.dtype)).astype(jnp.float32)
 
     def decode(self, z: Array) -> Array:
         """Decode latents `[B, h, w, C]` to pictures `[B, H, W, 3]` float32, about -1..1."""

@@ -1,7 +1,7 @@
 """Configuration of Stable Diffusion's UNet, from a checkpoint's JSON."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,39 @@ from pipeline.strict_json import StrictJson
 OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures"}
 # Number of ResNets in each type of middle block.
 MID_RESNETS = {"UNetMidBlock2DCrossAttn": 2, "UNetMidBlock2D": 1, None: 0}
+# The layers of the up blocks, where they are not those of the down blocks in reverse.
+UP_DEPTHS = "reverse_transformer_layers_per_block"
+# Options that Stable Diffusion does not use, and their neutral values.
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "center_input_sample": (False,),
+    "class_embeddings_concat": (False,),
+    "dual_cross_attention": (False,),
+    "only_cross_attention": (False,),
+    "resnet_skip_time_act": (False,),
+    # Attention's logits and softmax are always float32 here.
+    "upcast_attention": (None, False, True),
+    "mid_block_only_cross_attention": (None, False),
+    "class_embed_type": (None,),
+    "cross_attention_norm": (None,),
+    "encoder_hid_dim": (None,),
+    "num_class_embeds": (None,),
+    # With an addition, `_addition` has already taken the next three keys.
+    "addition_embed_type": (None,),
+    "addition_time_embed_dim": (None,),
+    "projection_class_embeddings_input_dim": (None,),
+    "encoder_hid_dim_type": (None,),
+    "num_attention_heads": (None,),
+    "time_embedding_act_fn": (None,),
+    "timestep_post_act": (None,),
+    "mid_block_scale_factor": (1.0, 1),
+    "resnet_out_scale_factor": (1.0, 1),
+    "conv_in_kernel": (3,),
+    "conv_out_kernel": (3,),
+    "act_fn": ("silu", "swish"),
+    "attention_type": ("default",),
+    "downsample_padding": (1,),
+    "time_embedding_type": ("positional",),
+}
 
 
 @dataclass(frozen=True)
@@ -84,21 +117,21 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
     keys = StrictJson(path)
     channels = keys.sizes("block_out_channels", [320, 640, 1280, 1280])
     blocks = len(channels)
-    layers = keys.sizes_per_block("layers_per_block", blocks, 2)
+    layers = keys.several_sizes("layers_per_block", blocks, 2)
     down_types, up_types = (
         _block_types(keys, side, blocks, (f"CrossAttn{name}Block2D", f"{name}Block2D"))
         for side, name in (("down_block_types", "Down"), ("up_block_types", "Up"))
     )
     mid_resnets = MID_RESNETS[keys.one_of("mid_block_type", [*MID_RESNETS])]
-    depths = keys.per_block("transformer_layers_per_block", blocks, 1)
-    in_channels = _in_channels(keys)
+    depths = keys.several("transformer_layers_per_block", blocks, 1)
+    in_channels, out_channels = _channels(keys)
     config = UNetConfig(
         sample_size=_sample_size(keys, smallest_legacy_size),
         in_channels=in_channels,
-        out_channels=_out_channels(keys, in_channels),
+        out_channels=out_channels,
         block_out_channels=channels,
         layers_per_block=layers,
-        num_attention_heads=keys.sizes_per_block("attention_head_dim", blocks, 8),
+        num_attention_heads=keys.several_sizes("attention_head_dim", blocks, 8),
         down_depths=_depths(keys, "transformer_layers_per_block", depths, layers, down_types),
         mid_resnets=mid_resnets,
         mid_depth=_mid_depth(depths[-1]) if mid_resnets == 2 else None,
@@ -108,45 +141,17 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         norm_eps=keys.positive("norm_eps", 1e-5),
         flip_sin_to_cos=keys.take("flip_sin_to_cos", bool, True),
         freq_shift=keys.take("freq_shift", float, 0),
-        time_embed_dim=_optional_size(keys, "time_embedding_dim") or 4 * channels[0],
+        time_embed_dim=keys.size("time_embedding_dim", None) or 4 * channels[0],
         use_linear_projection=keys.take("use_linear_projection", bool, False),
         addition=_addition(keys) if addition else None,
-        time_cond_proj_dim=_optional_size(keys, "time_cond_proj_dim"),
-        time_scale_shift=_time_scale_shift(keys),
+        time_cond_proj_dim=keys.size("time_cond_proj_dim", None),
+        time_scale_shift=keys.one_of("resnet_time_scale_shift", ("default", "scale_shift"))
+        == "scale_shift",
     )
-    _refuse_other_unets(keys)
-    keys.finish()
+    keys.expect(NEUTRAL)
+    keys.finish("dropout", "addition_embed_type_num_heads", UP_DEPTHS)
     _check_unet(keys, config)
     return config
-
-
-def _refuse_other_unets(keys: StrictJson) -> None:
-    """Refuse options that Stable Diffusion does not use; their neutral values may be present."""
-    for key in ("center_input_sample", "class_embeddings_concat", "dual_cross_attention"):
-        keys.one_of(key, (False,))
-    for key in ("only_cross_attention", "resnet_skip_time_act"):
-        keys.one_of(key, (False,))
-    # Attention's logits and softmax are always float32 here.
-    keys.one_of("upcast_attention", (None, False, True))
-    keys.one_of("mid_block_only_cross_attention", (None, False))
-    for key in ("class_embed_type", "cross_attention_norm", "encoder_hid_dim", "num_class_embeds"):
-        keys.one_of(key, (None,))
-    # With an addition, `_addition` has already taken the next three keys.
-    for key in ("addition_embed_type", "addition_time_embed_dim"):
-        keys.one_of(key, (None,))
-    keys.one_of("projection_class_embeddings_input_dim", (None,))
-    for key in ("encoder_hid_dim_type", "num_attention_heads", "time_embedding_act_fn"):
-        keys.one_of(key, (None,))
-    keys.one_of("timestep_post_act", (None,))
-    for key in ("mid_block_scale_factor", "resnet_out_scale_factor"):
-        keys.one_of(key, (1.0, 1))
-    for key in ("conv_in_kernel", "conv_out_kernel"):
-        keys.one_of(key, (3,))
-    keys.one_of("act_fn", ("silu", "swish"))
-    keys.one_of("attention_type", ("default",))
-    keys.one_of("downsample_padding", (1,))
-    keys.one_of("time_embedding_type", ("positional",))
-    keys.drop("dropout", "addition_embed_type_num_heads")
 
 
 def _block_types(keys: StrictJson, key: str, blocks: int, allowed: tuple[str, str]) -> list[bool]:
@@ -160,12 +165,13 @@ def _block_types(keys: StrictJson, key: str, blocks: int, allowed: tuple[str, st
 def _up_depths(
     keys: StrictJson, depths: Sequence[Any], layers: Sequence[int], has_attention: Sequence[bool]
 ) -> tuple[tuple[int, ...], ...]:
-    key = "reverse_transformer_layers_per_block"
-    if keys.values.get(key) is not None:
-        return _depths(keys, key, keys.per_block(key, len(depths)), layers, has_attention)
-    keys.drop(key)
+    if keys.values.get(UP_DEPTHS) is not None:
+        up_depths = keys.several(UP_DEPTHS, len(depths))
+        return _depths(keys, UP_DEPTHS, up_depths, layers, has_attention)
     if any(isinstance(depth, list) for depth in depths):
-        raise keys.error(key, None, "a list too where transformer_layers_per_block holds lists")
+        raise keys.error(
+            UP_DEPTHS, None, "a list too where transformer_layers_per_block holds lists"
+        )
     return _depths(keys, "transformer_layers_per_block", depths[::-1], layers, has_attention)
 
 
@@ -191,17 +197,13 @@ def _mid_depth(depth: Any) -> int:
     return depth[0] if isinstance(depth, list) else depth
 
 
-def _in_channels(keys: StrictJson) -> int:
-    value = keys.size("in_channels", 4)
-    if value in OTHER_UNETS and keys.values.get("out_channels", 4) == 4:
-        raise keys.error("in_channels", value, f"4; this UNet is for {OTHER_UNETS[value]}")
-    return value
-
-
-def _out_channels(keys: StrictJson, in_channels: int) -> int:
-    """Return the number of output channels; see `UNetConfig.takes_mask`."""
-    inpainting_channels = [(in_channels - 1) // 2] if in_channels % 2 and in_channels > 1 else []
-    return keys.one_of("out_channels", (in_channels, *inpainting_channels), default=4)
+def _channels(keys: StrictJson) -> tuple[int, int]:
+    """Return the numbers of input and output channels; see `UNetConfig.takes_mask`."""
+    count = keys.size("in_channels", 4)
+    if count in OTHER_UNETS and keys.values.get("out_channels", 4) == 4:
+        raise keys.error("in_channels", count, f"4; this UNet is for {OTHER_UNETS[count]}")
+    inpainting_channels = [(count - 1) // 2] if count % 2 and count > 1 else []
+    return count, keys.one_of("out_channels", (count, *inpainting_channels), default=4)
 
 
 def _addition(keys: StrictJson) -> AdditionConfig:
@@ -214,32 +216,11 @@ def _addition(keys: StrictJson) -> AdditionConfig:
 
 def _sample_size(keys: StrictJson, smallest_legacy_size: int) -> tuple[int, int]:
     value = keys.values.get("sample_size")
-    if _before_0_9(keys) and type(value) is int and value < smallest_legacy_size:
-        value = keys.values["sample_size"] = smallest_legacy_size
-    if isinstance(value, list):
-        sizes = keys.sizes("sample_size")
-        if len(sizes) != 2:
-            raise keys.error("sample_size", value, "one size, or [height, width]")
-        return sizes[0], sizes[1]
-    size = keys.size("sample_size")
-    return size, size
-
-
-def _before_0_9(keys: StrictJson) -> bool:
-    """Return whether a version of diffusers before 0.9 wrote the file."""
-    return bool(re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version"))))
-
-
-def _time_scale_shift(keys: StrictJson) -> bool:
-    choices = ("default", "scale_shift")
-    return keys.one_of("resnet_time_scale_shift", choices) == "scale_shift"
-
-
-def _optional_size(keys: StrictJson, key: str) -> int | None:
-    if keys.values.get(key) is None:
-        keys.drop(key)
-        return None
-    return keys.size(key)
+    is_legacy = re.match(r"0\.[0-8]\.", str(keys.values.get("_diffusers_version")))
+    if is_legacy and type(value) is int and value < smallest_legacy_size:
+        keys.values["sample_size"] = smallest_legacy_size
+    height, width = keys.several_sizes("sample_size", 2)
+    return height, width
 
 
 def _check_unet(keys: StrictJson, config: UNetConfig) -> None:

@@ -54,18 +54,15 @@ def read_vae(path: Path) -> VAEConfig:
         layers_per_block=keys.size("layers_per_block", 1),
         norm_num_groups=keys.size("norm_num_groups", 32),
         scaling_factor=keys.positive("scaling_factor", 0.18215),
-        latents_mean=_per_channel(keys, "latents_mean", latent_channels),
-        latents_std=_per_channel(keys, "latents_std", latent_channels),
+        latents_mean=keys.numbers("latents_mean", latent_channels, None),
+        latents_std=keys.numbers("latents_std", latent_channels, None),
         use_quant_conv=keys.take("use_quant_conv", bool, True),
         use_post_quant_conv=keys.take("use_post_quant_conv", bool, True),
         mid_block_add_attention=keys.take("mid_block_add_attention", bool, True),
     )
-    keys.one_of("out_channels", (3,))
-    keys.one_of("act_fn", ("silu", "swish"))
-    keys.one_of("shift_factor", (None,))
+    keys.expect({"out_channels": (3,), "act_fn": ("silu", "swish"), "shift_factor": (None,)})
     # force_upcast is advice about float16, which is never used here.
-    keys.drop("sample_size", "force_upcast")
-    keys.finish()
+    keys.finish("sample_size", "force_upcast")
     if (config.latents_mean is None) != (config.latents_std is None):
         std = config.latents_std and list(config.latents_std)
         raise keys.error("latents_std", std, "both latents_mean and latents_std, or neither")
@@ -75,14 +72,3 @@ def read_vae(path: Path) -> VAEConfig:
         right = f"a divisor of every one of {list(channels)} channels"
         raise keys.error("norm_num_groups", config.norm_num_groups, right)
     return config
-
-
-def _per_channel(keys: StrictJson, key: str, channels: int) -> tuple[float, ...] | None:
-    value = keys.values.pop(key, None)
-    if value is None:
-        return None
-    are_numbers = isinstance(value, list) and all(type(item) in (int, float) for item in value)
-    # Check the size before converting: an int may be too large for a float.
-    if not are_numbers or len(value) != channels or not all(abs(item) < 1e6 for item in value):
-        raise keys.error(key, value, f"a list of {channels} numbers, one per latent channel")
-    return tuple(float(item) for item in value)

@@ -397,10 +397,8 @@ def read_scheduler(
         keys.one_of(key, right, right[0] if choice else scheduler.own_defaults.get(key, right[0]))
     if not scheduler.zero_snr:
         keys.one_of("rescale_betas_zero_snr", OFF)
-    keys.one_of("thresholding", OFF)
-    keys.one_of("trained_betas", (None,))
-    keys.drop(*ELSEWHERE)
-    keys.finish()
+    keys.expect({"thresholding": OFF, "trained_betas": (None,)})
+    keys.finish(*ELSEWHERE)
     _check(keys, config, forced)
     return config
 
@@ -420,10 +418,8 @@ def _read_flow(keys: StrictJson, name: str) -> SchedulerConfig:
         sigma_schedule=DEFAULT_SIGMAS,
         set_alpha_to_one=True,
     )
-    for key, right in FLOW_CLASS.supported.items():
-        keys.one_of(key, right, right[0])
-    keys.drop(*_DYNAMIC)
-    keys.finish()
+    keys.expect(FLOW_CLASS.supported)
+    keys.finish(*_DYNAMIC)
     _check(keys, config, {})
     return config
 

@@ -46,13 +46,10 @@ def test_networks_agree(number: int, seed: int, tmp_path: Path) -> None:
     theirs = write_tiny_vae(tmp_path, rng, **drawn(rng))
     ours = agreement.load_module(TinyVAE, read_tiny_vae(tmp_path / "config.json"), tmp_path)
     z = 4 * rng.standard_normal((2, 3, 5, ours.config.latent_channels), dtype=np.float32)
-    factor = ours.config.scale_factor
-    images = rng.uniform(-1, 1, (2, 3 * factor, 4 * factor, 3)).astype(np.float32)
     decoded = nnx.jit(TinyVAE.decode)(ours, jnp.asarray(z))
-    encoded = nnx.jit(TinyVAE.encode)(ours, jnp.asarray(images))
-    expected = torch_reference.vae_decode(theirs, z), torch_reference.tiny_encode(theirs, images)
-    for found, right in zip((decoded, encoded), expected, strict=True):
-        assert relative_error(np.asarray(found), right) <= NETWORK_BOUND
+    assert (
+        relative_error(np.asarray(decoded), torch_reference.vae_decode(theirs, z)) <= NETWORK_BOUND
+    )
 
 
 def test_the_published_shape_agrees(seed: int, tmp_path: Path) -> None:
