@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from PIL import ExifTags, Image
-from PIL.PngImagePlugin import PngInfo, putchunk
+from PIL.PngImagePlugin import PngInfo
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
@@ -52,8 +52,6 @@ QUALITY = 95  # of JPEG and WebP files, which lose detail
 
 NEGATIVE = "Negative prompt:"
 _UNICODE = b"UNICODE\0"  # starts an EXIF comment in UTF-16, big-endian here
-_HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
-_TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 # The quantifiers are possessive or bounded, so that no text takes more than linear time.
 _FIELD = re.compile(r'(\w[\w \-/]{1,40}+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _MAX_FIELDS = 1000  # read from a line; programs write fewer than 100
@@ -233,7 +231,7 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
     Raises:
         OSError: if the file cannot be written; the message names it.
     """
-    png = encode_png(np.asarray(image.convert("RGB")), _chunks(image.info.get(KEY)))
+    png = encode_png(np.asarray(image.convert("RGB")), _info(image.info.get(KEY)))
     if not isinstance(target, str | Path):
         target.write(png)
         return
@@ -275,23 +273,17 @@ def converted(png: bytes, kind: Literal["JPEG", "WEBP"], quality: int = QUALITY)
 
 def rewritten(png: bytes, settings: Settings | None) -> bytes:
     """Return a PNG file of this program with other settings, or none, and the same pixels."""
-    chunks, at = io.BytesIO(), _HEADER_BYTES
-    for kind, data in _chunks(None if settings is None else to_text(settings)):
-        putchunk(chunks, kind, data)
-    while at < len(png):
-        end = at + 12 + int.from_bytes(png[at : at + 4], "big")  # length, kind, data, checksum
-        if png[at + 4 : at + 8] not in _TEXT_CHUNKS:
-            chunks.write(png[at:end])
-        at = end
-    return png[:_HEADER_BYTES] + chunks.getvalue()
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+        pixels = np.asarray(image)
+    return encode_png(pixels, _info(None if settings is None else to_text(settings)))
 
 
-def _chunks(text: str | None) -> list[tuple[bytes, bytes]]:
-    """Return the PNG chunks of a text: iTXt where Latin-1 does not suffice."""
+def _info(text: str | None) -> PngInfo:
+    """Return the PNG chunk of a text: iTXt where Latin-1 does not suffice."""
     info = PngInfo()
     if text is not None:
         info.add_text(KEY, text)
-    return [(kind, data) for kind, data, *_ in info.chunks]
+    return info
 
 
 def read(path: Path | str) -> Settings | None:
@@ -301,7 +293,7 @@ def read(path: Path | str) -> Settings | None:
 
     Raises:
         PictureError: if the file is not a picture, or is damaged.
-        TooLargeError: if the picture or its text is larger than any that this program writes.
+        TooLargeError: if the file or its text is larger than any that this program writes.
         MetadataError: if the text cannot be parsed.
         OSError: if the file cannot be read.
     """

@@ -464,8 +464,6 @@ def raw_png(width: int, height: int, *chunks: bytes) -> bytes:
         (b"GIF89a" + bytes(99), "not a picture"),
         (b"<svg/>", "not a picture"),
         (b"\x89PNG\r\n\x1a\n", "not a picture"),
-        (raw_png(50_000, 50_000), "exceeds limit"),
-        (raw_png(9_000, 9_000), r"9000x9000 is more than \d+ pixels"),
         (raw_png(8, 8, chunk(b"tEXt", b"parameters\0" + b"x" * 2**21)), "longer than"),
         (
             raw_png(8, 8, chunk(b"zTXt", b"parameters\0\0" + zlib.compress(bytes(2**24)))),
