@@ -3,19 +3,25 @@
 Nothing is read but the chunk or segment with the text; see `pipeline.images.containers`.
 """
 
-import zlib
+import io
+from itertools import takewhile
 from typing import BinaryIO
+
+import numpy as np
+from PIL import Image
 
 from pipeline.errors import PictureError, TooLargeError
 from pipeline.images import exif
-from pipeline.images.containers import Part, Span, checked, open_span, png_chunks, walk
+from pipeline.images.containers import Part, read_content, walk
+from pipeline.images.png import encode_png
 
 MAX_TEXT = 2**20  # characters
 MAX_TEXT_BYTES = 4 * MAX_TEXT + 2**10  # 4 bytes a character, and the header before them
 
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
-_EXIF_DIRECTORY, _USER_COMMENT = 0x8769, 0x9286  # tags
-_BYTE, _LONG, _UNDEFINED, _IFD = 1, 4, 7, 13  # types of an entry's value
+_PIXELS = b"IDAT"
+_BLANK = encode_png(np.zeros((1, 1, 3), np.uint8))  # a file to put a text into
+_HEADER_BYTES = 33  # of a PNG: the signature and the first chunk
 _UNICODE = b"UNICODE\0"  # starts a comment in UTF-16, which is big-endian here
 _ASCII = b"ASCII\0\0\0"
 
@@ -31,79 +37,31 @@ def read_text(file: BinaryIO, keyword: str) -> str | None:
         TooLargeError: if the file, the picture or the text is over a limit.
         OSError: if the file cannot be read.
     """
-    kind, whole = open_span(file)
-    if kind == "PNG":
-        return _png_text(whole, keyword.encode("latin-1") + b"\0")
-    block = exif.find(kind, walk(kind, whole))
-    return _user_comment(block) if block else None
+    kind, content = read_content(file)
+    if kind != "PNG":
+        block = exif.find(kind, walk(kind, content))
+        return _comment_text(exif.user_comment(block, MAX_TEXT_BYTES)) if block else None
+    start = keyword.encode("latin-1") + b"\0"
+    chunks = takewhile(lambda chunk: chunk.kind != _PIXELS, walk(kind, content))
+    texts = [
+        chunk for chunk in chunks if chunk.kind in _PNG_TEXTS and chunk.data[: len(start)] == start
+    ]
+    return _chunk_text(texts[-1], keyword) if texts else None
 
 
-def _png_text(whole: Span, start: bytes) -> str | None:
-    """Return the text of the last text chunk that begins with `start`; read no other text."""
-    part: Part | None = None
-    for chunk in png_chunks(whole, until=b"IDAT"):
-        data = chunk.data
-        if chunk.kind in _PNG_TEXTS and data.size >= len(start):
-            part = chunk if data.read(0, len(start)) == start else part
-    if part is None:
-        return None
-    if part.data.size > MAX_TEXT_BYTES:
-        raise _long_text()
-    return _chunk_text(part.kind, checked(part)[len(start) :])
-
-
-def _chunk_text(kind: bytes, data: bytes) -> str:
-    """Decode the data of a text chunk, without its keyword."""
-    if kind == b"tEXt":
-        return data.decode("latin-1")
-    if kind == b"zTXt":
-        return _unpacked(data[:1], data[1:]).decode("latin-1")
-    compressed, method = data[:1], data[1:2]
-    _language, _, data = data[2:].partition(b"\0")
-    _translated, ends, data = data.partition(b"\0")
-    if not ends:
-        raise PictureError("its text chunk is cut off")
+def _chunk_text(chunk: Part, keyword: str) -> str:
+    """Return the text of a PNG chunk, of which Pillow unpacks at most a megabyte."""
+    if len(chunk.data) > MAX_TEXT_BYTES:
+        raise TooLargeError(f"its settings are longer than {MAX_TEXT} characters")
+    file = io.BytesIO(_BLANK[:_HEADER_BYTES] + chunk.whole + _BLANK[_HEADER_BYTES:])
     try:
-        return (data if compressed == b"\0" else _unpacked(method, data)).decode()
-    except UnicodeDecodeError as error:
-        raise PictureError(f"its text is not UTF-8: {error.reason}") from error
-
-
-def _unpacked(method: bytes, data: bytes) -> bytes:
-    if method != b"\0":
-        raise PictureError("its text is compressed in an unknown way")
-    unpacker = zlib.decompressobj()
-    try:
-        text = unpacker.decompress(data, MAX_TEXT + 1)
-    except zlib.error as error:
-        raise PictureError(f"its compressed text is damaged: {error}") from error
-    if len(text) > MAX_TEXT:
-        raise PictureError(f"its compressed text is longer than {MAX_TEXT} bytes")
-    if not unpacker.eof:
-        raise PictureError("its compressed text is cut off")
-    return text
-
-
-def _long_text() -> TooLargeError:
-    return TooLargeError(f"its settings are longer than {MAX_TEXT} characters")
-
-
-def _user_comment(block: Span) -> str | None:
-    """Read the user comment; other entries and other directories are ignored."""
-    if not block.size:
-        return None
-    order, at = exif.header(block)
-    kind, _, value = exif.entry(block, at, order, _EXIF_DIRECTORY)
-    if kind not in (_LONG, _IFD):
-        return None
-    kind, size, value = exif.entry(block, exif.offset(value, order), order, _USER_COMMENT)
-    if kind not in (_BYTE, _UNDEFINED):
-        return None
-    if size > MAX_TEXT_BYTES:
-        raise _long_text()
-    if size > len(value):
-        return _comment_text(block.read(exif.offset(value, order), size))
-    return _comment_text(value[:size])
+        with Image.open(file, formats=["PNG"]) as image:
+            text = image.info.get(keyword)
+    except Exception as error:  # of many kinds
+        raise PictureError(f"its text is damaged: {error}") from error
+    if not text:
+        raise PictureError("its text is damaged")
+    return str(text)
 
 
 def _comment_text(comment: bytes) -> str | None:

@@ -10,22 +10,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, UnidentifiedImageError
 
 from pipeline.errors import InputError, MetadataError, PictureError, TooLargeError
 from pipeline.images import exif
-from pipeline.images.containers import (
-    MAX_PIXELS,
-    PNG_SIGNATURE,
-    SOF,
-    Kind,
-    Part,
-    Span,
-    frame_size,
-    open_span,
-    walk,
-)
+from pipeline.images.containers import PNG_SIGNATURE, Kind, Part, read_content, walk
 
+MAX_PIXELS = 64 * 2**20
 MAX_DECODED = 2**25  # pixels; JPEG files with more are decoded at half their size
 # Pixels on the longer side, as WebP allows. So pictures of any size can be answered in any format,
 # and no filter works on rows of millions of pixels.
@@ -69,11 +60,11 @@ def open_picture(file: BinaryIO | bytes, name: str = "image") -> Image.Image:
         InputError: if it is no such file, or is damaged, animated, or too large.
     """
     try:
-        kind, whole = open_span(io.BytesIO(file) if isinstance(file, bytes) else file)
-        parts = [*walk(kind, whole)]
+        kind, content = read_content(io.BytesIO(file) if isinstance(file, bytes) else file)
+        parts = [*walk(kind, content)]
         if any(part.kind in _ANIMATED for part in parts):
             raise PictureError("it is animated")
-        image = _decoded(kind, _needed(kind, whole, parts))
+        image = _decoded(kind, *_needed(kind, content, parts))
         turn = _TURNS.get(_orientation(kind, parts))
     except MetadataError as error:
         raise InputError(f"{name} cannot be used: {error}; {EXPECTED}") from error
@@ -92,64 +83,60 @@ def open_file(file: Path, name: str = "image") -> Image.Image:
         return open_picture(stream, f"{name} {file}")
 
 
-def _needed(kind: Kind, whole: Span, parts: Sequence[Part]) -> bytes:
-    """Return a file with the parts alone that decide about the pixels."""
+def _needed(kind: Kind, content: memoryview, parts: Sequence[Part]) -> tuple[bytes, int]:
+    """Return a file with the parts alone that decide about the pixels, and its number of scans."""
     if kind == "WEBP":
-        return whole.read(0, whole.size)
+        return bytes(content), 1
     if kind == "PNG":
-        chunks = [_bytes(part.whole) for part in parts if part.kind in _PNG_KEPT]
-        return b"".join((PNG_SIGNATURE, *chunks, _PNG_END))
+        chunks = [part.whole for part in parts if part.kind in _PNG_KEPT]
+        return b"".join((PNG_SIGNATURE, *chunks, _PNG_END)), 1
     *segments, scans = parts
     # Cameras append further pictures and films.
-    pixels, end, _ = _bytes(scans.whole).partition(_JPEG_END)
-    width, height = next(frame_size(part.data) for part in segments if part.kind[0] in SOF)
-    max_scans = min(MAX_SCANS, MAX_SCANNED // (width * height))
-    if (num_scans := pixels.count(_SOS)) > max_scans:
-        raise TooLargeError(
-            f"it has {num_scans} scans; expected at most {max_scans} for {width}x{height} pixels"
-        )
-    chunks = [_bytes(part.whole) for part in segments if _is_kept(part)]
-    return b"".join((_JPEG_START, *chunks, pixels, end))
+    pixels, end, _ = bytes(scans.whole).partition(_JPEG_END)
+    chunks = [part.whole for part in segments if _is_kept(part)]
+    return b"".join((_JPEG_START, *chunks, pixels, end)), pixels.count(_SOS)
 
 
 def _is_kept(segment: Part) -> bool:
     if segment.kind == _APP2:
-        size = min(len(_ICC), segment.data.size)
-        return segment.data.read(0, size) == _ICC
+        return segment.data[: len(_ICC)] == _ICC
     return segment.kind not in _JPEG_DROPPED
 
 
-def _bytes(span: Span) -> bytes:
-    return span.read(0, span.size)
-
-
-def _decoded(kind: Kind, content: bytes) -> Image.Image:
+def _decoded(kind: Kind, content: bytes, scans: int) -> Image.Image:
     """Decode the pixels.
 
     Raises:
         PictureError: if the file is damaged.
-        TooLargeError: if it has too many pixels, or a side is too long.
+        TooLargeError: if it has too many pixels or scans, or a side is too long.
     """
     try:
         image = Image.open(io.BytesIO(content), formats=[kind])
-        width, height = image.size
-        if width * height > MAX_DECODED:
-            image.draft(None, (width // 2, height // 2))
-    except Exception as error:  # decoders raise errors of many kinds
-        raise PictureError(f"it is damaged ({error})") from error
-    if max(width, height) > MAX_SIDE:
-        size = f"{width}x{height}"
-        raise TooLargeError(f"it is {size}; expected sides of at most {MAX_SIDE} pixels")
-    if image.width * image.height > MAX_DECODED:
-        size = f"{image.width}x{image.height}"
-        raise TooLargeError(f"{size} is more than {MAX_DECODED} pixels")
-    try:
+        _check(image, scans)
         image.load()
-    except Exception as error:
+    except (MetadataError, Image.DecompressionBombError) as error:
+        raise TooLargeError(str(error)) from error
+    except UnidentifiedImageError as error:  # whose text names no fault
+        raise PictureError("it is damaged (its header cannot be read)") from error
+    except Exception as error:  # decoders raise errors of many kinds
         raise PictureError(f"it is damaged ({error})") from error
     if image.mode == "P" and image.palette is None:
         raise PictureError("it is damaged (it has no palette)")
     return image
+
+
+def _check(image: Image.Image, scans: int) -> None:
+    """Raise TooLargeError if a picture takes too long; let a large JPEG be decoded at half size."""
+    pixels, size = image.width * image.height, f"{image.width}x{image.height}"
+    if max(image.size) > MAX_SIDE:
+        raise TooLargeError(f"it is {size}; expected sides of at most {MAX_SIDE} pixels")
+    max_scans = min(MAX_SCANS, MAX_SCANNED // pixels)
+    if scans > max_scans:
+        raise TooLargeError(f"it has {scans} scans; expected at most {max_scans} for {size} pixels")
+    if pixels > MAX_DECODED:
+        image.draft(None, (image.width // 2, image.height // 2))
+    if pixels > MAX_PIXELS or image.width * image.height > MAX_DECODED:
+        raise TooLargeError(f"{size} is more than {MAX_DECODED} pixels")
 
 
 def _orientation(kind: Kind, parts: Sequence[Part]) -> int:

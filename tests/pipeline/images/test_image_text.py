@@ -244,10 +244,6 @@ def test_settings_beside_entries_that_point_at_the_same_bytes(tmp_path: Path, ki
 
 
 LIES: dict[str, tuple[bytes, type[MetadataError]]] = {
-    "a JPEG of many pixels": (jpeg(size=(50_000, 50_000)), TooLargeError),
-    "a WebP of many pixels": (webp(size=(16_000, 16_000), has_pixels=False), TooLargeError),
-    "a PNG without pixels": (png(size=(0, 8)), PictureError),
-    "a JPEG without pixels": (jpeg(size=(8, 0)), PictureError),
     "a comment of 4 GiB": (webp((b"EXIF", exif(COMMENT, count=2**32 - 1))), TooLargeError),
     "a comment over the end": (
         webp((b"EXIF", exif(COMMENT, count=len(COMMENT) + 1))),
@@ -266,22 +262,16 @@ LIES: dict[str, tuple[bytes, type[MetadataError]]] = {
     "no marker": (jpeg((0xE1, b""))[:5] + b"\1" + bytes(99), PictureError),
     "a segment over the end": (b"\xff\xd8\xff\xe1\xff\xff" + bytes(99), PictureError),
     "a segment shorter than its length": (b"\xff\xd8\xff\xe1\0\0" + bytes(99), PictureError),
-    "no frame": (b"\xff\xd8\xff\xda\0\2", PictureError),
     "a wrong checksum": (
         png((b"tEXt", b"parameters\0" + TEXT.encode())).replace(b"star", b"moon"),
         PictureError,
     ),
     "an unknown compression": (png((b"zTXt", b"parameters\0\1x")), PictureError),
     "no compressed text": (png((b"zTXt", b"parameters\0\0x")), PictureError),
-    "half of a compressed text": (
-        png((b"zTXt", b"parameters\0\0" + zlib.compress(b"x" * 99)[:-5])),
-        PictureError,
-    ),
     "half of a header of a text": (png((b"iTXt", b"parameters\0\0\0\0")), PictureError),
     "a text that is not UTF-8": (png((b"iTXt", b"parameters\0\0\0\0\0\xff")), PictureError),
     "a header of 4 GiB": (b"\x89PNG\r\n\x1a\n\xff\xff\xff\xffIHDR" + bytes(99), PictureError),
     "a WebP of 4 GiB": (b"RIFF\xff\xff\xff\xffWEBPVP8X" + bytes(99), PictureError),
-    "an empty WebP": (b"RIFF\0\0\0\0WEBP", PictureError),
 }
 
 
@@ -294,6 +284,11 @@ def test_malformed_files_are_refused(
 
 
 SILENT = {
+    # Their pixels are not decoded, so they may be of any size.
+    "a PNG of many pixels": png(size=(50_000, 50_000)),
+    "a JPEG of many pixels": jpeg(size=(50_000, 50_000)),
+    "a WebP of many pixels": webp(size=(16_000, 16_000), has_pixels=False),
+    "no frame": b"\xff\xd8\xff\xda\0\2",
     "an empty block": webp((b"EXIF", b"")),
     "empty directories": webp((b"EXIF", tiff("<", [], []))),
     "a comment of another type": webp((b"EXIF", exif(COMMENT, kind=ASCII))),
