@@ -5,12 +5,11 @@
 """
 
 import argparse
-import errno
 import logging
-import os
 import re
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -51,16 +50,26 @@ def main(arguments: list[str] | None = None, prog: str | None = None) -> int:
 def _options(arguments: list[str] | None, prog: str | None) -> argparse.Namespace:
     parser = _parser(prog)
     options = parser.parse_args(arguments)
-    if not options.plan and not options.prompt and not options.prompts:
-        parser.error("a prompt is needed, or --plan, or --prompts")
-    if options.prompts and (options.prompt or options.plan):
-        parser.error("--prompts takes the prompts from its file; give no other, and no --plan")
-    if options.sizes and not options.plan:
-        parser.error("--sizes needs --plan; --width and --height set the size to draw")
-    if options.decoder == TINY and not (options.tiny_vae or options.plan):
-        parser.error(f"--decoder {TINY} needs --tiny-vae")
-    if options.cache_interval > 1 and not (options.step_cache or options.plan):
-        parser.error(f"--cache-interval {options.cache_interval} needs --step-cache")
+    faults = {
+        "a prompt is needed, or --plan, or --prompts": not (
+            options.plan or options.prompt or options.prompts
+        ),
+        "--prompts takes the prompts from its file; give no other, and no --plan": (
+            options.prompts and (options.prompt or options.plan)
+        ),
+        "--sizes needs --plan; --width and --height set the size to draw": (
+            options.sizes and not options.plan
+        ),
+        f"--decoder {TINY} needs --tiny-vae": (
+            options.decoder == TINY and not (options.tiny_vae or options.plan)
+        ),
+        f"--cache-interval {options.cache_interval} needs --step-cache": (
+            options.cache_interval > 1 and not (options.step_cache or options.plan)
+        ),
+    }
+    for message, is_wrong in faults.items():
+        if is_wrong:
+            parser.error(message)
     return options
 
 
@@ -71,11 +80,12 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
         "files, each with its settings inside, and a grid of all of them.",
         epilog="Exit status: 0 success, 1 failure, 2 invalid option or request, 130 interrupted.",
     )
-    add = parser.add_argument
-    add("prompt", nargs="*", help="one prompt for all pictures, or one for each picture")
+    parser.add_argument(
+        "prompt", nargs="*", help="one prompt for all pictures, or one for each picture"
+    )
     for setting in SETTINGS.values():
         if setting.name != "prompt":
-            add(
+            parser.add_argument(
                 f"--{setting.flag}",
                 dest=setting.name,
                 type=setting.kind,
@@ -83,57 +93,8 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
                 metavar=setting.noun.split()[-1].upper(),
                 help=_help(setting),
             )
-    add(
-        "--out",
-        type=Path,
-        default=Path(),
-        metavar="FOLDER",
-        help="folder for the files; default: the current one",
-    )
-    add("--model", dest="model_id", metavar="MODEL", help="folder, Hub id or .safetensors file;"
-        " default: SDXL base 1.0 on an accelerator, else the bundled miniature")  # fmt: skip
-    add("--vae", help="folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own")
-    add("--tiny-vae", metavar="VAE", help="folder, Hub id or .safetensors file of a tiny VAE, such"
-        " as madebyollin/taesdxl, for --decoder; default: none")  # fmt: skip
-    add("--unet", help="the same for a UNet, such as that of a distilled model")
-    add("--refiner", metavar="MODEL", help="folder, Hub id or .safetensors file of SDXL's refiner,"
-        " which draws the last steps; default: none")  # fmt: skip
-    add("--revision", help="branch, tag or commit on the Hub")
-    add("--prompts", type=Path, metavar="FILE", help="a .txt file with a prompt in each line, or a"
-        " .jsonl file with settings in each; draws a picture for each line, and goes on in the same"
-        " folder after an interruption")  # fmt: skip
-    add("--height", type=int, help="in pixels; default: the checkpoint's own")
-    add("--width", type=int, help="in pixels; default: the checkpoint's own")
-    add("--images", type=int, default=4, metavar="COUNT", help="pictures to draw, default 4;"
-        " with --prompts: pictures to draw at the same time")  # fmt: skip
-    add("--safety-checker", choices=("yes", "no"), default="yes", help="blur pictures that the"
-        " checkpoint's safety checker flags, if it has one; default yes")  # fmt: skip
-    add("--dtype", choices=("float32", "bfloat16"), help="default: chosen for the device")
-    add("--add-model", action="append", default=[], metavar="MODEL", help="another model,"
-        " for --checkpoint to name by the name of its folder or file; may be given several"
-        " times")  # fmt: skip
-    add("--lora", action="append", default=[], metavar="FILE", help="a LoRA for --loras to name by"
-        " the file's name without its suffix, or owner/name/file.safetensors on the Hub; may be"
-        " given several times")  # fmt: skip
-    add("--image", type=Path, metavar="FILE", help="a picture to start from; PNG, JPEG or WebP")
-    add("--mask", type=Path, metavar="FILE", help="a picture of the same size that is white where"
-        " --image is redrawn; the rest does not change")  # fmt: skip
-    add("--prompt-chunks", type=int, default=1, metavar="COUNT", help="chunks of 75 tokens that a"
-        " prompt may have, 1 to 3; default 1")  # fmt: skip
-    add("--step-cache", action="store_true", help="compile for --cache-interval above 1")
-    add("--devices-per-picture", type=int, default=1, metavar="COUNT", help="devices that draw a"
-        " picture together, 1 or an even number; default 1")  # fmt: skip
-    add("--quantization", choices=("int8",), help="let the UNet multiply 8-bit whole numbers, which"
-        " is quicker on accelerators and less exact; default: no")  # fmt: skip
-    add("--wildcard-dir", type=Path, metavar="FOLDER", help="folder with lists, as text files, that"
-        " prompts in the syntax a1111 can name, such as __colour__")  # fmt: skip
-    add("--cache-dir", type=Path, metavar="FOLDER", help="private folder for compiled executables")
-    add("--plan", action="store_true", help="draw nothing; print the memory that the model"
-        " needs; with --cache-dir, programs that are not in the folder are compiled to be counted;"
-        " downloads no weights but those of a tiny VAE and of a refiner")  # fmt: skip
-    add("--sizes", type=_sizes, default=(), metavar="LIST", help="with --plan: sizes to draw, such"
-        " as 1024x1024,1152x896; default: only --width and --height")  # fmt: skip
-    add("--verbose", action="store_true", help="log the stages of startup")
+    for flag, option in _OPTIONS.items():
+        parser.add_argument(flag, **option)
     return parser
 
 
@@ -143,6 +104,127 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     if None in sizes:
         raise argparse.ArgumentTypeError(f"{text!r}; expected sizes such as 1024x1024,1152x896")
     return [(int(size[2]), int(size[1])) for size in sizes if size]
+
+
+# The options beside the settings of a request, as argparse takes them.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--out": {
+        "type": Path,
+        "default": Path(),
+        "metavar": "FOLDER",
+        "help": "folder for the files; default: the current one",
+    },
+    "--model": {
+        "dest": "model_id",
+        "metavar": "MODEL",
+        "help": "folder, Hub id or .safetensors file; default: SDXL base 1.0 on an accelerator,"
+        " else the bundled miniature",
+    },
+    "--vae": {
+        "help": "folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own"
+    },
+    "--tiny-vae": {
+        "metavar": "VAE",
+        "help": "folder, Hub id or .safetensors file of a tiny VAE, such as madebyollin/taesdxl,"
+        " for --decoder; default: none",
+    },
+    "--unet": {"help": "the same for a UNet, such as that of a distilled model"},
+    "--refiner": {
+        "metavar": "MODEL",
+        "help": "folder, Hub id or .safetensors file of SDXL's refiner, which draws the last"
+        " steps; default: none",
+    },
+    "--revision": {"help": "branch, tag or commit on the Hub"},
+    "--prompts": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "a .txt file with a prompt in each line, or a .jsonl file with settings in each;"
+        " draws a picture for each line, and goes on in the same folder after an interruption",
+    },
+    "--height": {"type": int, "help": "in pixels; default: the checkpoint's own"},
+    "--width": {"type": int, "help": "in pixels; default: the checkpoint's own"},
+    "--images": {
+        "type": int,
+        "default": 4,
+        "metavar": "COUNT",
+        "help": "pictures to draw, default 4; with --prompts: pictures to draw at the same time",
+    },
+    "--safety-checker": {
+        "choices": ("yes", "no"),
+        "default": "yes",
+        "help": "blur pictures that the checkpoint's safety checker flags, if it has one;"
+        " default yes",
+    },
+    "--dtype": {"choices": ("float32", "bfloat16"), "help": "default: chosen for the device"},
+    "--add-model": {
+        "action": "append",
+        "default": [],
+        "metavar": "MODEL",
+        "help": "another model, for --checkpoint to name by the name of its folder or file; may be"
+        " given several times",
+    },
+    "--lora": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "a LoRA for --loras to name by the file's name without its suffix, or"
+        " owner/name/file.safetensors on the Hub; may be given several times",
+    },
+    "--image": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "a picture to start from; PNG, JPEG or WebP",
+    },
+    "--mask": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "a picture of the same size that is white where --image is redrawn; the rest does"
+        " not change",
+    },
+    "--prompt-chunks": {
+        "type": int,
+        "default": 1,
+        "metavar": "COUNT",
+        "help": "chunks of 75 tokens that a prompt may have, 1 to 3; default 1",
+    },
+    "--step-cache": {"action": "store_true", "help": "compile for --cache-interval above 1"},
+    "--devices-per-picture": {
+        "type": int,
+        "default": 1,
+        "metavar": "COUNT",
+        "help": "devices that draw a picture together, 1 or an even number; default 1",
+    },
+    "--quantization": {
+        "choices": ("int8",),
+        "help": "let the UNet multiply 8-bit whole numbers, which is quicker on accelerators and"
+        " less exact; default: no",
+    },
+    "--wildcard-dir": {
+        "type": Path,
+        "metavar": "FOLDER",
+        "help": "folder with lists, as text files, that prompts in the syntax a1111 can name, such"
+        " as __colour__",
+    },
+    "--cache-dir": {
+        "type": Path,
+        "metavar": "FOLDER",
+        "help": "private folder for compiled executables",
+    },
+    "--plan": {
+        "action": "store_true",
+        "help": "draw nothing; print the memory that the model needs; with --cache-dir, programs"
+        " that are not in the folder are compiled to be counted; downloads no weights but those of"
+        " a tiny VAE and of a refiner",
+    },
+    "--sizes": {
+        "type": _sizes,
+        "default": (),
+        "metavar": "LIST",
+        "help": "with --plan: sizes to draw, such as 1024x1024,1152x896; default: only --width and"
+        " --height",
+    },
+    "--verbose": {"action": "store_true", "help": "log the stages of startup"},
+}
 
 
 def _print_plan(options: argparse.Namespace) -> None:
@@ -198,13 +280,13 @@ def _help(setting: Setting) -> str:
 
 
 def _make_folder(folder: Path) -> None:
-    reason = "cannot be written to; name another one with --out"
+    """Make a folder for the files, in which one can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
     except OSError as error:
+        reason = "cannot be written to; name another one with --out"
         raise OSError(error.errno, reason, str(folder)) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, reason, str(folder))
 
 
 def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":

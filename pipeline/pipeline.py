@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -49,7 +49,6 @@ from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
     GenerateRequest,
-    RequestSettings,
     check_count,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
@@ -598,7 +597,7 @@ class SDXLPipeline:
         on_step: OnStep | None = None,
         on_preview: OnPreview | None = None,
         cancelled: Event | None = None,
-        **settings: Unpack[RequestSettings],
+        **settings: Any,
     ) -> Result:
         """Draw pictures, without compiling anything.
 

@@ -7,7 +7,7 @@ pictures and the page's components are made from `SETTINGS`, which lists these d
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from pipeline.setting_kinds import (
     Whole,
     parse_variations,
 )
-from pipeline.text.loras import LoraWeights, parse_loras
+from pipeline.text.loras import parse_loras
 from pipeline.text.prompt_syntax import PLAIN, SYNTAXES
 
 FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
@@ -383,34 +383,6 @@ class GenerateRequest:
             name: SETTINGS[name].of_picture(value, index) for name, value in self.settings.items()
         }
         return values | ({"seed": self.seed} if self.variation_strength > 0 else {})
-
-
-class RequestSettings(TypedDict, total=False):
-    """The settings that `SDXLPipeline.generate` takes by keyword alone; None is the default."""
-
-    num_inference_steps: int | None
-    guidance_until: float | None
-    variation_strength: float | None
-    variation_seed: int | None
-    variation_of: str | None
-    guidance_rescale: float | None
-    loras: LoraWeights | str | None
-    scheduler: str | None
-    sigma_schedule: str | None
-    timestep_spacing: str | None
-    timesteps: Sequence[int] | str | None
-    eta: float | None
-    decoder: str | None
-    recipe: str | None
-    strength: float | None
-    padding: int | None
-    prompt_syntax: str | None
-    cache_interval: int | None
-    denoising_end: float | None
-    model: str | None
-    enlarge: tuple[int, int] | str | None
-    enlarge_strength: float | None
-    enlarge_steps: int | None
 
 
 SETTINGS: Mapping[str, Setting] = {

@@ -25,7 +25,7 @@ import pipeline
 from pipeline import SDXLPipeline, metadata
 from pipeline.__main__ import _parser
 from pipeline.images.png import encode_png
-from pipeline.request import RequestSettings
+from pipeline.request import SETTINGS
 from serving import settings
 from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
 from tests.test_docs import NAMES, ROOT, fences, read, spans
@@ -293,7 +293,7 @@ def test_calls_in_sentences_have_valid_arguments(name: str):
             call = ast.parse(f"f{found[3].replace('...', '')}", mode="eval").body
             assert isinstance(call, ast.Call)
             keywords = {keyword.arg for keyword in call.keywords}
-            named = {*inspect.signature(function).parameters, *RequestSettings.__annotations__}
+            named = {*inspect.signature(function).parameters, *SETTINGS}
             assert keywords <= named
 
 

@@ -1,7 +1,7 @@
 """The command line: its files, messages and exit statuses."""
 
+import errno
 import logging
-import os
 import re
 import shutil
 import subprocess
@@ -305,7 +305,10 @@ def test_a_folder_that_cannot_be_written(
     tmp_path: Path, run: Callable[..., tuple], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Permissions do not stop root, so the system's answer is replaced.
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "out")
+    def refuse(**options: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(options["dir"]))
+
+    monkeypatch.setattr(command, "TemporaryFile", refuse)
     status, printed, messages = run("a star", model=tmp_path / "nothing")
     assert (status, printed) == (1, [])
     assert "name another one with --out" in messages
