@@ -37,8 +37,8 @@ from transformers import (
     CLIPTextModelWithProjection,
 )
 
-from tools.miniature.vocabulary import write_tokenizer
 from tools.tiny_checkpoints import SDXL_SCHEDULE, draw, unet, vae
+from tools.vocabulary import write_tokenizer
 
 SEED = 20
 

@@ -39,7 +39,7 @@ from transformers import (
     CLIPTokenizer,
 )
 
-from tools.miniature.vocabulary import write_tokenizer
+from tools.vocabulary import write_tokenizer
 
 Pipeline = StableDiffusionPipeline | StableDiffusionXLPipeline | StableDiffusionXLImg2ImgPipeline
 

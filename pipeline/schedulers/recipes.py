@@ -222,7 +222,7 @@ LORAS = (
     _trajectory(SDXL, "sdxl"),
     _trajectory(STABLE_DIFFUSION, "(sd15|sd21-base)"),
     _dmd2(r"dmd2-sdxl-4step-lora", DMD2_TIMESTEPS),
-    # The bundled miniature's, which `tools/miniature` makes.
+    # The bundled miniature's.
     Recipe(
         name="quick",
         title="Miniature",

@@ -35,7 +35,7 @@ from tests.reference.drawing import NASTY_PROMPTS, draw_text
 from tests.reference.samples import check_sample
 from tools import torch_reference
 from tools.full_size_checkpoint import FullSize, write_checkpoint
-from tools.miniature.vocabulary import END, START, WORD_END, byte_symbols, write_tokenizer
+from tools.vocabulary import END, START, WORD_END, byte_symbols, write_tokenizer
 from tools.original_layout import export
 from tools.tiny_checkpoints import SDXL_SCHEDULE, Pipeline, unet, vae
 

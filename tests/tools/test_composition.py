@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tools.miniature.train_unet import noised
 from tools.trainer import composition
 from tools.trainer.captions import article, caption, plural, prompt, vocabulary
 from tools.trainer.composition import (
@@ -25,6 +24,7 @@ from tools.trainer.icons import HANDS
 from tools.trainer.judge import BEHIND, NAMES, NOTHING, UNSURE, Seen, labels_of, score
 from tools.trainer.reader import ANSWERS, answers
 from tools.trainer.things import all_things
+from tools.trainer.train_unet import noised
 
 THINGS = {thing.icon: thing for thing in all_things()}
 

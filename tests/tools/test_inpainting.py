@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from pipeline import SDXLPipeline
+from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images.inputs import to_bytes
 from tests.checkpoints import miniature
 from tools.miniature.drawing import draw
-from tools.miniature.evaluate_lora import LORAS, bundled
 from tools.miniature.judge import judge_scene
 from tools.miniature.scenes import COLOURS, SHAPES, Scene, Thing
 
@@ -18,6 +17,8 @@ SCENES = 12
 STEPS = 12
 AROUND = 8  # pixels around the thing that are redrawn too
 RIGHT = 0.9
+LORAS = BUNDLED / "loras"
+STYLES = ("dusk", "glow")
 QUICK = "miniature-quick"  # the LoRA of a recipe
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def pipe() -> SDXLPipeline:
     pipe = miniature()
-    for name in (*bundled(), QUICK):
+    for name in (*STYLES, QUICK):
         pipe.load_lora(LORAS / f"{name}.safetensors")
     return pipe
 
@@ -63,7 +64,7 @@ def test_the_bundled_loras_change_the_masked_part_alone(pipe: SDXLPipeline) -> N
 
     [recipe] = pipe.facts.recipes
     quick = {"recipe": recipe.name, "num_inference_steps": None}
-    every: list[dict[str, Any]] = [{}, quick, *({"loras": {name: 1.0}} for name in bundled())]
+    every: list[dict[str, Any]] = [{}, quick, *({"loras": {name: 1.0}} for name in STYLES)]
     found = [drawn(**each) for each in every]
     for i, one in enumerate(found):
         np.testing.assert_array_equal(one[mask == 0], image[mask == 0])

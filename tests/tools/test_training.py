@@ -1,4 +1,4 @@
-"""The chain that makes the miniature, on a checkpoint small enough to train within seconds."""
+"""The loop that trains networks, and what it writes."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from pipeline.families import read_config
@@ -15,18 +14,12 @@ from pipeline.models.vae import VAE
 from tests.checkpoints import SMALLEST, copy_checkpoint
 from tests.pipeline.checkpoints.test_weights import load, same_weights
 from tools.agreement import load_module, vae_decoded, vae_moments
-from tools.miniature import export, reader, train, train_unet, train_vae, training
-from tools.miniature.export import write_weights
-from tools.miniature.latents import normalise
-from tools.miniature.training import minimise
-from tools.miniature.work import Run, Settings, Tree, Work
+from tools.trainer import export
+from tools.trainer.export import write_weights
+from tools.trainer.train_vae import normalise
+from tools.trainer.training import Run, Tree, minimise
 
 pytestmark = pytest.mark.slow  # trains a network
-
-COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae")
-TINY = Settings(
-    vae_steps=2, vae_pictures=2, normalised_over=16, reading_steps=2, pictures=16, steps=2
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,27 +27,6 @@ def standard_promotion() -> Iterator[None]:
     """Allow mixed dtypes, which Optax uses on purpose."""
     with jax.numpy_dtype_promotion("standard"):
         yield
-
-
-@pytest.fixture(scope="module")
-def small_batches() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_vae, "CROPS", 2)
-        patch.setattr(reader, "BATCH", 2)
-        patch.setattr(train_unet, "BATCH", 2)
-        # Muon takes a minute to compile for a network; `fit_line` covers it.
-        patch.setattr(training, "optimiser", lambda *_, **__: optax.adam(1e-3))
-        yield
-
-
-@pytest.fixture(scope="module")
-def trained(small_batches: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Work, Path]:
-    """Return the work folder of a finished training and its checkpoint."""
-    folder = tmp_path_factory.mktemp("training")
-    checkpoint = copy_checkpoint(folder)
-    work = Work(folder / "work", TINY)
-    train.train(work, checkpoint)
-    return work, checkpoint
 
 
 def run(folder: Path) -> Run:
@@ -114,61 +86,9 @@ def test_a_state_that_was_not_written_whole_is_not_there(
     assert int(fit_line(tmp_path, 4)["step"]) == 4
 
 
-def test_the_whole_chain_writes_what_loads(trained: tuple[Work, Path]) -> None:
-    work, checkpoint = trained
-    for component in COMPONENTS:
-        assert not same_weights(load(checkpoint, component), load(SMALLEST, component))
-    for stage in train.STAGES:
-        assert (work.folder / stage / "curve.png").stat().st_size > 1000
-
-
-def test_more_steps_go_on_with_a_finished_training(
-    trained: tuple[Work, Path], small_batches: None, tmp_path: Path
-) -> None:
-    work, checkpoint = trained
-    before = {name: load(checkpoint, name) for name in COMPONENTS}
-    more = Work(work.folder, Settings(**{**vars(TINY), "steps": 3}))
-    assert more.seconds >= work.seconds > 0
-    train.train(more, checkpoint)
-    same = {name for name in COMPONENTS if same_weights(before[name], load(checkpoint, name))}
-    assert same == {"text_encoder", "text_encoder_2", "vae"}
-
-    train.publish(more, checkpoint, tmp_path)
-    for component in COMPONENTS:
-        assert same_weights(load(tmp_path, component), load(checkpoint, component))
-    record = json.loads((tmp_path / "training.json").read_text())
-    assert record["settings"] == vars(more.settings)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seed": 1}, "--seed 0, not 1: go on with 0, or name another folder"),
-        ({"steps": 1}, "--steps 2, not 1: go on with 2 or more"),
-    ],
-)
-def test_a_folder_holds_one_training(tmp_path: Path, change: dict[str, int], message: str) -> None:
-    Work(tmp_path, TINY)
-    with pytest.raises(ValueError, match=message):
-        Work(tmp_path, Settings(**{**vars(TINY), **change}))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"vae_steps": 0}, "--vae-steps is 0; it must be at least 1"),
-        ({"seed": -1}, "--seed is -1; it must be at least 0"),
-        ({"pictures": 17}, "--pictures is 17; it must be a multiple of 16"),
-    ],
-)
-def test_settings_that_cannot_be_used(change: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Settings(**change)
-
-
 def test_normalised_latents_have_unit_variance_and_the_same_pictures() -> None:
     vae = load_module(VAE, read_config(SMALLEST).networks["vae"], SMALLEST / "vae")
-    pictures = train_vae.draw_pool(16, 0, 16)
+    pictures = np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), np.uint8)
     images = (pictures / 127.5 - 1).astype(np.float32)
     before, _ = vae_moments(vae, images)
     rebuilt = vae_decoded(vae, np.asarray(before))

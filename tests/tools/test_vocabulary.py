@@ -11,8 +11,7 @@ import pytest
 from pipeline import BUNDLED
 from pipeline.checkpoints.word_list import read_words
 from pipeline.text.tokenizer import Tokenizer
-from tools.miniature import scenes
-from tools.miniature.vocabulary import (
+from tools.vocabulary import (
     byte_symbols,
     word_merges,
     write_tokenizer,
@@ -118,6 +117,6 @@ def test_a_checkpoint_lists_its_words(tmp_path: Path) -> None:
 
 
 def test_the_bundled_model_lists_its_own_words(tmp_path: Path) -> None:
-    write_tokenizers(tmp_path, scenes.vocabulary())
+    write_tokenizers(tmp_path, read_words(BUNDLED))
     for name in ("words.txt", "tokenizer/merges.txt"):
         assert (tmp_path / name).read_bytes() == (BUNDLED / name).read_bytes()

@@ -6,7 +6,6 @@ edges, outlines and soft edges one line each, without drawing at a larger size a
 Source of the distance formulas: Inigo Quilez, https://iquilezles.org/articles/distfunctions2d/
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -19,51 +18,22 @@ _PAIRED = {"small": 0.28, "medium": 0.34, "large": 0.4}
 _CONTAINER, _CONTENT = 0.76, 0.27
 
 _WHITE, _DARK = np.float32(250), np.float32(20)
-# Light at dusk, from the top of a picture to the bottom: a height, a colour, and its strength. The
-# bottom is fainter, so that half of a picture's edge nearly keeps the background's colour.
-_DUSK = ((0.0, (22, 18, 58), 1.0), (1.0, (255, 170, 90), 0.45))
-_HORIZON = 0.65  # the height without either
 
 
-@dataclass(frozen=True)
-class Decoration:
-    """Additions to a drawing that are in no caption: the styles of LoRAs.
-
-    Attributes:
-        dusk: how much of the background is night at the top, 0 to 1. Towards the bottom it keeps
-            its colour, with some of the last light of the day.
-        halo: distance at which the light around each thing has faded to a third, as a fraction
-            of the picture's width.
-    """
-
-    dusk: float = 0.0
-    halo: float = 0.0
-
-
-PLAIN = Decoration()
-
-
-def draw(
-    scene: Scene, rng: np.random.Generator, size: int = 256, decoration: Decoration = PLAIN
-) -> np.ndarray:
+def draw(scene: Scene, rng: np.random.Generator, size: int = 256) -> np.ndarray:
     """Draw a scene, with slightly random places, sizes and angles.
 
     Args:
         scene: what to draw.
         rng: the only source of randomness.
         size: picture height and width in pixels.
-        decoration: additions that the scene does not state.
 
     Returns:
         uint8 [size, size, 3], sRGB.
     """
     picture = _background(BACKGROUNDS[scene.background], size)
-    if decoration.dusk:
-        _paint_dusk(picture, decoration.dusk)
     for thing, (x, y), width in reversed(_placed(scene, rng)):
         degrees = rng.uniform(-6, 6)
-        if decoration.halo:
-            _paint_halo(picture, thing, decoration.halo, x, y, width, degrees)
         _paint(picture, thing, scene.style, x, y, width, degrees)
     return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
 
@@ -147,30 +117,6 @@ def _pair_centres(relation: str, first: float, second: float) -> list[tuple[floa
     if relation in ("above", "below"):
         return [(0.5, a), (0.5, b)]
     return [(a, 0.5), (b, 0.5)]
-
-
-def _paint_dusk(picture: np.ndarray, dusk: float) -> None:
-    """Paint the light at dusk over float32 [size, size, 3], in place."""
-    height = np.linspace(0, 1, picture.shape[0], dtype=np.float32)[:, None]
-    for end, colour, strength in _DUSK:
-        near = np.clip((height - _HORIZON) / np.float32(end - _HORIZON), 0, 1)
-        _blend(picture, np.array(colour, np.float32), np.float32(dusk * strength) * near)
-
-
-def _paint_halo(
-    picture: np.ndarray,
-    thing: Thing,
-    halo: float,
-    x: float,
-    y: float,
-    width: float,
-    degrees: float,
-) -> None:
-    """Paint light of a thing's colour around it into float32 [size, size, 3], in place."""
-    region, _, _, distance = _surroundings(picture, thing.shape, x, y, width, degrees)
-    light = np.exp(-np.maximum(distance, 0) / np.float32(halo * picture.shape[0]))
-    colour = np.array(COLOURS[thing.colour], np.float32)
-    _blend(region, colour + np.float32(0.8) * (255 - colour), np.float32(0.7) * light)
 
 
 def _paint(

@@ -3,14 +3,8 @@
 Plain image processing, nothing learned: the background is the border's colour; things are even
 regions that differ from it; colours are the nearest palette entry in CIE L*a*b*; shapes are the
 template with the best overlap.
-
-    python -m tools.miniature.judge --renders 500
-
-Measures the judge itself on pictures whose content is known.
 """
 
-import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import cast
@@ -19,8 +13,8 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from tools.miniature.drawing import draw, signed_distance
-from tools.miniature.scenes import BACKGROUNDS, COLOURS, RGB, SHAPES, Scene, random_scene
+from tools.miniature.drawing import signed_distance
+from tools.miniature.scenes import BACKGROUNDS, COLOURS, RGB, SHAPES, Scene
 
 _SIZE = 128  # pictures are judged at this width: half of the noise, a quarter of the work
 _BORDER = 3  # pixels at that width that show nothing but background
@@ -115,18 +109,6 @@ def judge_scene(picture: np.ndarray, scene: Scene) -> Verdict:
         colour=sorted(t.colour for t in things) == sorted(t.colour for t in scene.things),
         shape=sorted(t.shape for t in things) == sorted(t.shape for t in scene.things),
     )
-
-
-def has_colour(picture: np.ndarray, name: str) -> bool:
-    """Return whether the background or any thing in a picture, uint8 [H, W, 3], has a colour.
-
-    Raises:
-        ValueError: if the palette has no colour of that name.
-    """
-    if name not in COLOURS:
-        raise ValueError(f"unknown colour {name!r}; known: {', '.join(COLOURS)}")
-    seen = look(picture)
-    return name == seen.background or name in [thing.colour for thing in seen.things]
 
 
 def reduced(picture: np.ndarray) -> np.ndarray:
@@ -320,58 +302,3 @@ def _best_shape(mask: np.ndarray) -> str:
     both = np.minimum(templates, normalised).sum(1)
     either = np.maximum(templates, normalised).sum(1)
     return names[int((both / either).argmax())]
-
-
-def measure(
-    renders: int, seed: int, spoil: Callable[[np.ndarray, np.random.Generator], np.ndarray]
-) -> dict[str, float]:
-    """Judge pictures whose content is known, a tenth of it held out of training.
-
-    Args:
-        renders: how many of each kind, with one thing and with two.
-        seed: for scenes, drawing and spoiling.
-        spoil: makes pictures, uint8 [H, W, 3], harder to judge.
-
-    Returns:
-        The share of pictures judged correctly, for each kind and question.
-    """
-    rng = np.random.default_rng(seed)
-    right: dict[int, list[tuple[bool, bool, bool]]] = {1: [], 2: []}
-    while min(len(verdicts) for verdicts in right.values()) < renders:
-        scene = random_scene(rng, held_out=rng.random() < 0.1)
-        verdicts = right[len(scene.things)]
-        if len(verdicts) < renders:
-            verdict = judge_scene(spoil(draw(scene, rng), rng), scene)
-            verdicts.append((verdict.background, verdict.colour, verdict.shape))
-    return {
-        f"{kind}, {question}": float(np.mean([v[i] for v in right[count]]))
-        for count, kind in ((1, "one thing"), (2, "two things"))
-        for i, question in enumerate(("background", "colour", "shape"))
-    }
-
-
-def untouched(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the picture itself."""
-    return picture
-
-
-def blurred_and_noisy(picture: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Blur a picture by a Gaussian of 2 pixels, and add noise of up to 8 levels of 255."""
-    blurred = ndimage.gaussian_filter(picture.astype(np.float32), (2, 2, 0))
-    noise = rng.uniform(-8, 8, picture.shape)
-    return np.clip(blurred + noise + 0.5, 0, 255).astype(np.uint8)
-
-
-def main() -> None:
-    """Print how often the judge is right about pictures whose content is known."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--renders", type=int, default=500, help="pictures of each kind")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    for name, spoil in (("untouched", untouched), ("blurred and noisy", blurred_and_noisy)):
-        for question, share in measure(arguments.renders, arguments.seed, spoil).items():
-            print(f"{name:18} {question:24} {share:7.1%}")
-
-
-if __name__ == "__main__":
-    main()

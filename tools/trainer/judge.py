@@ -19,8 +19,6 @@ import optax
 from flax import nnx
 from PIL import Image
 
-from tools.miniature.training import minimise, parameters, with_parameters
-from tools.miniature.work import Run, Tree
 from tools.trainer.composition import (
     COLOURS,
     HUES,
@@ -37,6 +35,7 @@ from tools.trainer.composition import (
 )
 from tools.trainer.icons import HANDS
 from tools.trainer.things import all_things
+from tools.trainer.training import Run, Tree, minimise, parameters, with_parameters
 
 WORK = Path("runs/trainer/judge")
 SIDE = 128  # pictures are judged at this width

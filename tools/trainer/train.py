@@ -28,13 +28,19 @@ from pipeline.models.unet import UNet
 from pipeline.models.vae import VAE
 from pipeline.text.tokenizer import Tokenizers
 from tools.agreement import load_module
-from tools.miniature.export import write_weights
-from tools.miniature.latents import make_encoder, normalise
-from tools.miniature.reader import TextEncoders
-from tools.miniature.shape import write_configs
-from tools.miniature.train_unet import loss_fn
-from tools.miniature.training import (
+from tools.trainer.captions import vocabulary
+from tools.trainer.composition import make_scene
+from tools.trainer.examples import AT_ONCE, Examples, compose_all
+from tools.trainer.export import write_weights
+from tools.trainer.reader import TextEncoders, teach
+from tools.trainer.shape import write_configs
+from tools.trainer.things import all_things
+from tools.trainer.train_unet import batches, loss_fn
+from tools.trainer.train_vae import make_encoder, normalise, train_vae
+from tools.trainer.training import (
     M,
+    Run,
+    Tree,
     first_state,
     for_device,
     make_advance,
@@ -44,16 +50,7 @@ from tools.miniature.training import (
     until,
     with_parameters,
 )
-from tools.miniature.vocabulary import write_tokenizers
-from tools.miniature.work import Run, Tree
-from tools.trainer import shape
-from tools.trainer.captions import vocabulary
-from tools.trainer.composition import make_scene
-from tools.trainer.examples import AT_ONCE, Examples, compose_all
-from tools.trainer.reader import teach
-from tools.trainer.things import all_things
-from tools.trainer.train_unet import batches
-from tools.trainer.train_vae import train_vae
+from tools.vocabulary import write_tokenizers
 
 SEED = 0
 VAE_PICTURES = 8192  # the most that the VAE learns from
@@ -85,7 +82,7 @@ def main() -> None:
     checkpoint = options.work / "checkpoint"
     signs = [sign for thing in all_things() for sign in thing.signs]
     tokens = write_tokenizers(checkpoint, vocabulary(), signs)
-    write_configs(checkpoint, tokens, shape.UNET, shape.VAE, shape.SCHEDULER)
+    write_configs(checkpoint, tokens)
     config = read_config(checkpoint)
     tokenizers = Tokenizers.load(checkpoint, config.tokenizers)
     shares = np.cumsum([SHARES[part] for part in options.parts])

@@ -1,15 +1,19 @@
-"""Training of the miniature's VAE on composed scenes."""
+"""Training of the miniature's VAE on composed scenes, and the latents that it makes."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from pipeline.models.vae import VAE
-from tools.miniature.train_vae import psnr
-from tools.miniature.training import (
+from tools.trainer.composition import SIDE, boxes, draw_at, random_scene
+from tools.trainer.things import all_things
+from tools.trainer.training import (
+    Run,
     for_device,
     minimise,
     parameters,
@@ -17,14 +21,12 @@ from tools.miniature.training import (
     until,
     with_parameters,
 )
-from tools.miniature.work import Run
-from tools.trainer.composition import SIDE, boxes, draw_at, random_scene
-from tools.trainer.things import all_things
 
 CHECKED = 32  # pictures that the PSNR is measured on
 KL_WEIGHT = 1e-5
 NOISE = 0.5  # most noise in training, as a share of the latents' spread
 REDUCED = 0.25  # weight of reduced pictures
+ENCODED_AT_ONCE = 16
 SHARES = (0.5, 0.3, 0.2)  # of one thing, two, several of a kind
 
 
@@ -119,3 +121,64 @@ def measure(vae: VAE, folder: Path, seed: int) -> dict[str, float]:
     sheet(np.stack([images[:8] / 255, reconstructions[:8]]), folder / "reconstructions.png")
     error = ((reconstructions - images / 255) ** 2)[np.array(masks)]
     return {"psnr": value, "in_boxes": float(-10 * np.log10(error.mean()))}
+
+
+def psnr(vae: VAE, images: np.ndarray, batch: int = 8) -> tuple[float, np.ndarray]:
+    """Return the PSNR over pictures `[n, H, W, 3]` uint8, in dB, and reconstructions in 0..1."""
+    pieces = [
+        np.asarray(_rebuild(vae, jnp.asarray(images[i : i + batch] / 127.5 - 1, jnp.float32)))
+        for i in range(0, len(images), batch)
+    ]
+    rebuilt = np.concatenate(pieces)
+    return float(-10 * np.log10(np.mean((rebuilt - images / 255) ** 2))), rebuilt
+
+
+@nnx.jit
+def _rebuild(vae: VAE, images: jax.Array) -> jax.Array:
+    return jnp.clip(vae.decode(vae.encode(images)[0]) / 2 + 0.5, 0, 1)
+
+
+def make_encoder(vae: VAE) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a compiled encoder.
+
+    It encodes pictures `[B, H, W, 3]` uint8 to scaled latents `[B, h, w, C]` float16.
+    """
+
+    @jax.jit
+    def encode(images: jax.Array) -> jax.Array:
+        mean, _ = vae.encode(images.astype(jnp.float32) / 127.5 - 1)
+        return mean * vae.config.scaling_factor
+
+    return lambda images: np.asarray(encode(jnp.asarray(images)), np.float16)
+
+
+def normalise(vae: VAE, pictures: np.ndarray) -> None:
+    """Rescale the VAE's latents in place, to zero mean and unit variance in each channel.
+
+    That holds after multiplication by `scaling_factor`, over `pictures` `[n, H, W, 3]` uint8.
+    Reconstructions stay the same: the 1x1 convolutions on both sides of the latents absorb it.
+
+    The variance is that of the encoder's whole distribution, with its own noise. So a channel that
+    the VAE hardly uses becomes nearly constant, and the UNet has nothing to learn from it.
+    """
+    encode = jax.jit(lambda part: vae.encode(part.astype(jnp.float32) / 127.5 - 1))
+    parts = [
+        encode(jnp.asarray(pictures[i : i + ENCODED_AT_ONCE]))
+        for i in range(0, len(pictures), ENCODED_AT_ONCE)
+    ]
+    mean, logvar = (np.concatenate(part).astype(np.float64) for part in zip(*parts, strict=True))
+    axes = (0, 1, 2)
+    centre = mean.mean(axes)
+    spread = np.sqrt(mean.var(axes) + np.exp(logvar).mean(axes)) * vae.config.scaling_factor
+    # mean' = (mean - centre) / spread; the variance is divided by spread**2.
+    scale = jnp.asarray(np.concatenate([1 / spread, np.ones_like(spread)]), jnp.float32)
+    shift = jnp.asarray(np.concatenate([centre / spread, 2 * np.log(spread)]), jnp.float32)
+    into, out = vae.quant_conv, vae.post_quant_conv
+    assert into.bias is not None
+    assert out.bias is not None
+    into.kernel[...] = into.kernel[...] * scale
+    into.bias[...] = into.bias[...] * scale - shift
+    # z = z' * spread + centre, merged into the kernel and bias of `out`.
+    kernel = out.kernel[...]
+    out.bias[...] = out.bias[...] + jnp.asarray(centre, jnp.float32) @ kernel[0, 0]
+    out.kernel[...] = kernel * jnp.asarray(spread, jnp.float32)[:, None]

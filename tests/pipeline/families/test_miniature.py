@@ -8,7 +8,8 @@ from pipeline import BUNDLED
 from pipeline.families import latent_unet, read_config
 from pipeline.models.vae import VAE
 from tools.agreement import load_module
-from tools.miniature.train_vae import draw_pool
+from tools.miniature.drawing import draw
+from tools.miniature.scenes import random_scene
 
 PICTURES = 3
 LEAST_DB = 30
@@ -16,7 +17,9 @@ LEAST_DB = 30
 
 def test_pictures_survive_the_way_through_the_vae() -> None:
     networks = {"vae": load_module(VAE, read_config(BUNDLED).networks["vae"], BUNDLED / "vae")}
-    images = draw_pool(PICTURES, seed=24).astype(np.float32) / 255
+    rng = np.random.default_rng(24)
+    pictures = [draw(random_scene(rng), rng) for _ in range(PICTURES)]
+    images = np.array(pictures, np.float32) / 255
 
     @jax.jit
     def there_and_back(image: jax.Array) -> jax.Array:

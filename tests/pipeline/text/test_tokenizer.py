@@ -14,7 +14,7 @@ from transformers import CLIPTokenizer
 
 from pipeline.errors import CheckpointError
 from pipeline.text.tokenizer import Tokenizer, Tokenizers
-from tools.miniature.vocabulary import write_tokenizer
+from tools.vocabulary import write_tokenizer
 
 END = "<|endoftext|>"
 LIMITS = {"tokenizer": 77, "tokenizer_2": 77}

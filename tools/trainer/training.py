@@ -1,10 +1,13 @@
-"""The parts that the training of every network shares: optimiser, average, loop."""
+"""The parts that the training of every network shares: state, optimiser, average, loop."""
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +20,90 @@ from pipeline import platforms
 from pipeline.checkpoints.weights import shape_rngs
 from pipeline.models.layers import ResnetBlock
 from pipeline.models.unet import Transformer2D
-from tools.miniature.work import Run, Tree
 
 LOG_EVERY = 50
 M = TypeVar("M", bound=nnx.Module)
+Tree: TypeAlias = Any
 Advance: TypeAlias = Callable[..., tuple[Tree, jax.Array]]
 Pace: TypeAlias = Callable[[int], float]  # the share of a training that is done before step i
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `file` when the block ends.
+
+    If the block raises, `file` stays as it was.
+    """
+    part = file.with_name(f"part-{file.name}")
+    yield part
+    part.replace(file)
+
+
+@dataclass
+class Run:
+    """The state of one network's training, and its curve: a point every few steps.
+
+    The state is saved every `save_every` steps, and at each quarter of the training.
+    """
+
+    folder: Path
+    save_every: int = 10**9
+    on_save: Callable[[], object] = lambda: None
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+    def save(self, state: Tree) -> None:
+        """Write a tree of arrays, completely or not at all."""
+        with whole(self._state_file) as part:
+            np.savez(part, *[np.asarray(leaf) for leaf in jax.tree.leaves(state)])
+        self.on_save()
+
+    def restore(self, like: Tree) -> Tree:
+        """Return the saved state in the structure of `like`, or `like` if none was saved.
+
+        The curve is cut off at the state's `step`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._state_file.exists():
+            return like
+        leaves, structure = jax.tree.flatten(like)
+        with np.load(self._state_file) as saved:
+            arrays = [jnp.asarray(saved[f"arr_{i}"]) for i in range(len(leaves))]
+        state = jax.tree.unflatten(structure, arrays)
+        points = map(json.loads, self._curve_file.read_text().splitlines())
+        self.curve = [point for point in points if point["step"] <= state["step"]]
+        return state
+
+    def log(self, **values: float) -> None:
+        """Add a point to the curve, on disk and on the screen."""
+        self.curve.append(values)
+        with whole(self._curve_file) as part:
+            part.write_text("".join(json.dumps(point) + "\n" for point in self.curve))
+        print("  ".join(f"{key} {value:.5g}" for key, value in values.items()), flush=True)
+
+    def plot(self, titles: Mapping[str, str]) -> None:
+        """Plot the curve as curve.png, with a panel for each logged name in `titles`."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        figure, panels = pyplot.subplots(1, len(titles), figsize=(5 * len(titles), 3.5))
+        for panel, (name, title) in zip(np.atleast_1d(panels), titles.items(), strict=True):
+            points = [(point["step"], point[name]) for point in self.curve if name in point]
+            panel.plot(*zip(*points, strict=True), color="#4c6ef5")
+            panel.set(title=title, xlabel="step")
+            panel.grid(alpha=0.3)
+        figure.tight_layout()
+        figure.savefig(self.folder / "curve.png", dpi=110)
+        pyplot.close(figure)
+
+    @property
+    def _state_file(self) -> Path:
+        return self.folder / "state.npz"
+
+    @property
+    def _curve_file(self) -> Path:
+        return self.folder / "curve.jsonl"
 
 
 def parameters(module: nnx.Module) -> Tree:
