@@ -10,12 +10,12 @@ from random import Random
 import gradio as gr
 
 from ui import i18n, sample_pictures
-from ui.events import AT_ONCE
 from ui.examples import cards_for, examples_for, surprise
 from ui.model_kind import Kind
+from ui.wiring import Call, Updates, Wiring
 
 # Tells `static/page.js` which prompt was made for the press of Surprise.
-_DRAW = """(prompt) => {
+_DRAW = """({ prompt }) => {
   document.dispatchEvent(new CustomEvent("sdxl-surprise", { detail: prompt }));
 }"""
 
@@ -50,7 +50,11 @@ def _button(prompt: str, content: str) -> str:
     return f'<button type="button" lang="en" data-example="{escape(prompt)}">{content}</button>'
 
 
-def connect(surprised: gr.Button, prompt: gr.Textbox, kind: Kind) -> None:
+def connect(wiring: Wiring, kind: Kind) -> None:
     """Let Surprise fill in a random prompt, and draw it."""
-    event = surprised.click(lambda: surprise(kind, Random()), None, prompt, **AT_ONCE)
-    event.then(None, prompt, None, js=_DRAW, **AT_ONCE)
+
+    def surprised(_: Call) -> Updates:
+        return {"prompt": surprise(kind, Random())}
+
+    event = wiring.on("surprise.click", surprised, updates=["prompt"])
+    wiring.on(event, reads=["prompt"], js=_DRAW)

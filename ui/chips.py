@@ -3,20 +3,13 @@
 The browser opens and closes the panels (`static/page.js`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import gradio as gr
 
 from pipeline.facts import Facts
 from serving.generator import Generator
 from ui import i18n, looks, restore, start
-from ui.app_name import part
-from ui.events import AT_ONCE
-from ui.form import Form
-from ui.restore import Restorer
 from ui.styles import NONE
+from ui.wiring import Call, Updates, Wiring
 
 # The fields in the panel of each chip.
 _FIELDS = {
@@ -25,29 +18,10 @@ _FIELDS = {
     "count": ("images",),
     "seed": ("seed", "randomise"),
 }
-_MOUNT = '() => ({ __type__: "update", visible: true })'
-# The same for a picture that the tab kept, which the panel restores when it is mounted, or now.
-_MOUNT_KEPT = f"""(app) => {{
-  {part("#start [data-start]")}?.dispatchEvent(new CustomEvent("kept", {{ bubbles: true }}));
-  return {{ __type__: "update", visible: true }};
-}}"""
 FIELDS = frozenset((*(field for fields in _FIELDS.values() for field in fields), *start.FIELDS))
 
 
-@dataclass(frozen=True)
-class Chips:
-    """The buttons by the names of their panels, and the one that frees a fixed seed.
-
-    The panel of pictures is mounted when its chip is first pressed, so that the page opens sooner;
-    or at once, and open, if the model draws only from pictures.
-    """
-
-    buttons: Mapping[str, gr.Button]
-    free_seed: gr.Button
-    picture: gr.Column
-
-
-def layout(facts: Facts, form: Form) -> tuple[Chips, Restorer]:
+def layout(wiring: Wiring, facts: Facts) -> None:
     """Lay out the row of buttons, and below it the panels that they open."""
     texts = {
         "style": i18n.SETTINGS["style"].label,
@@ -56,80 +30,73 @@ def layout(facts: Facts, form: Form) -> tuple[Chips, Restorer]:
     }
     visibility = {"size": len(facts.sizes) > 1, "count": facts.images_per_request > 1}
     with gr.Row(elem_id="chips"):
-        buttons = {
-            name: _chip(text, f"chip-{name}", visibility.get(name, True))
-            for name, text in texts.items()
-        }
+        for name, text in texts.items():
+            _chip(wiring, text, f"chip-{name}", visibility.get(name, True))
         with gr.Row(elem_id="picture-chips"):
-            buttons["picture"] = _chip(i18n.PICTURE, "chip-picture")
-            _chip("✕", "free-picture")  # the tools of `ui.start` name and show it
+            _chip(wiring, i18n.PICTURE, "chip-picture")
+            _chip(wiring, "✕", "free-picture")  # the tools of `ui.start` name and show it
         with gr.Row(elem_id="seed-chips"):
-            buttons["seed"] = _chip(i18n.SETTINGS["seed"].label, "chip-seed")
-            free_seed = _chip("✕", "free-seed", visible=False)
+            _chip(wiring, i18n.SETTINGS["seed"].label, "chip-seed")
+            _chip(wiring, "✕", "free-seed", visible=False)
     for name, fields in _FIELDS.items():
         with _panel(name):
             for field in fields:
-                form.parts[field].render()
-    with _panel("picture", visible=facts.needs_mask) as picture:
+                wiring[field].render()
+    # Mounted when its chip is first pressed, so that the page opens sooner; or at once, and open,
+    # if the model draws only from pictures.
+    with wiring.add("picture-panel", _panel("picture", visible=facts.needs_mask)):
         start.note(facts)
-        restorer = restore.layout(facts)
+        restore.layout(wiring)
         start.layout(facts)
         for field in start.FIELDS:
-            form.parts[field].render()
-    return Chips(buttons, free_seed, picture), restorer
+            wiring[field].render()
 
 
-def _chip(text: str, elem_id: str, visible: bool = True) -> gr.Button:
-    return gr.Button(text, size="sm", min_width=0, visible=visible, elem_id=elem_id)
+def _chip(wiring: Wiring, text: str, name: str, visible: bool = True) -> None:
+    wiring.add(name, gr.Button(text, size="sm", min_width=0, visible=visible, elem_id=name))
 
 
 def _panel(name: str, visible: bool = True) -> gr.Column:
     return gr.Column(elem_id=f"panel-{name}", elem_classes="chip-panel", visible=visible)
 
 
-def connect(
-    chips: Chips, form: Form, start_part: gr.HTML, app: gr.HTML, generator: Generator
-) -> None:
+def connect(wiring: Wiring, generator: Generator) -> None:
     """Show each choice on its chip, and the button beside the seed while the seed is fixed.
 
-    The panel of pictures is also mounted if `start_part` tells that the tab kept a picture.
+    The panel of pictures is also mounted if the tab kept a picture.
     """
 
-    def show(
-        style: object,
-        loras: object,
-        size: object,
-        images: object,
-        seed: object,
-        randomise: object,
-        model_name: object,
-    ) -> tuple[Any, ...]:
-        model = generator.facts.for_known(str(model_name))
+    def show(call: Call) -> Updates:
+        values = call.values
+        model = generator.facts.for_known(str(values["model"]))
         size_labels = dict(zip(model.size_names, map(i18n.size, model.sizes), strict=True))
+        style, images = values["style"], values["images"]
         labels = [] if style == NONE else [i18n.STYLES.get(str(style), "")]
-        labels += looks.titles(str(loras or ""), model)
-        texts = (
-            " + ".join(labels) or i18n.SETTINGS["style"].label,
-            size_labels.get(str(size), i18n.size(model.sizes[0])),
-            i18n.pictures(images or model.images_per_request) if isinstance(images, int) else None,
-            i18n.SETTINGS["seed"].label + ("" if randomise else f" {seed}"),
-        )
-        return *texts, gr.Button(visible=not randomise)
+        labels += looks.titles(str(values["loras"] or ""), model)
+        is_random = values["randomise"]
+        seed = "" if is_random else f" {values['seed']}"
+        return {
+            "chip-style": " + ".join(labels) or i18n.SETTINGS["style"].label,
+            "chip-size": size_labels.get(str(values["size"]), i18n.size(model.sizes[0])),
+            "chip-count": i18n.pictures(images or model.images_per_request)
+            if isinstance(images, int)
+            else None,
+            "chip-seed": i18n.SETTINGS["seed"].label + seed,
+            "free-seed": gr.Button(visible=not is_random),
+        }
 
     names = "style", "loras", "size", "images", "seed", "randomise", "model"
-    fields = [form.parts[name] for name in names]
-    buttons = [chips.buttons[name] for name in ("style", "size", "count", "seed")]
-    gr.on(
-        [field.change for field in fields],
+    wiring.on(
+        " ".join(f"{name}.change" for name in names),
         show,
-        fields,
-        [*buttons, chips.free_seed],
+        reads=names,
+        updates=["chip-style", "chip-size", "chip-count", "chip-seed", "free-seed"],
         trigger_mode="always_last",
-        **AT_ONCE,
     )
-    chips.buttons["picture"].click(None, None, chips.picture, js=_MOUNT, **AT_ONCE)
-    start_part.select(None, app, chips.picture, js=_MOUNT_KEPT, **AT_ONCE)
-    chips.free_seed.click(None, None, form.parts["randomise"], js="() => true", **AT_ONCE)
+    mount = '() => ({ "picture-panel": { __type__: "update", visible: true } })'
+    for trigger in ("chip-picture.click", "relay.start_kept"):
+        wiring.on(trigger, updates=["picture-panel"], js=mount)
+    wiring.on("free-seed.click", updates=["randomise"], js="() => ({ randomise: true })")
     # A seed that is typed is meant to be used; without one it stays random.
-    seed = form.parts["seed"]
-    seed.input(None, seed, form.parts["randomise"], js="(seed) => seed === null", **AT_ONCE)
+    typed = "({ seed }) => ({ randomise: seed === null })"
+    wiring.on("seed.input", reads=["seed"], updates=["randomise"], js=typed)

@@ -1,100 +1,57 @@
-"""Values that the page keeps for its tab.
+"""Kept values of the page's fields: a reload finds what was typed and chosen.
 
-They are those of the fields, the id of the newest request, and the picture to start from.
-
-Reloads, Back and Forward find them again, but no other tab does. A duplicated tab begins with them.
-
-Most visits need nothing of the server when the page is opened. The parts tell of those that do, by
-their event `select`: every call makes Gradio render all components that it could change.
+The tab keeps them, as `static/relay.js` says.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
-
-import gradio as gr
+from collections.abc import Mapping
+from typing import Any
 
 from pipeline.facts import Facts
 from pipeline.request import VALUES
 from pipeline.setting_kinds import Choice, Number, OwnNumber, Whole
 from serving.generator import MAX_CHARACTERS
-from ui import form, link
-from ui.events import AT_ONCE
+from ui import form
 from ui.fields import highest
 from ui.form import ALL, USUAL, Fields
+from ui.relay import of_app
 from ui.styles import Style
+from ui.wiring import Wiring
 
-SCRIPT = Path(__file__).parent / "static" / "draft.js"
-
-
-def kept_in_tab(name: str, tells: Literal["kept", "linked"]) -> gr.HTML:
-    """Return an invisible part of the page whose value the tab keeps under this name.
-
-    Its value is None at first, and again when the page is opened by a link with settings. Do not
-    lay it out in a part that may stay closed.
-
-    Args:
-        name: what the value is kept under.
-        tells: when the event `select` follows the opening of the page: if a value was `kept`, or
-            if none was and the page was opened by a link with settings.
-    """
-    return gr.HTML(
-        html_template="<div data-kept></div>",
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
-        visible="hidden",
-        elem_id=name,
-        storage_key=f"sdxl-{name}",
-        settings=link.NAMES,
-        tells=tells,
-    )
+_TYPES = {str: "string", bool: "boolean", int: "number", float: "number"}  # the browser's
+_KEEP = '(fields) => ({ relay: { __type__: "update", props: { draft: fields } } })'
 
 
-def connect(
-    page: gr.Blocks,
-    draft: gr.HTML,
-    kept_parts: Sequence[gr.HTML],
-    fields: Sequence[Any],
-    message: gr.HTML,
-    strip: gr.HTML,
-    facts: Facts,
-    styles: Mapping[str, Style],
-) -> None:
+def connect(wiring: Wiring, facts: Facts, styles: Mapping[str, Style]) -> None:
     """Put the kept values into the fields when the page is opened, and keep every change.
 
     Only the browser handles these events, so that nobody can type before the values are there.
-    Then `draft` and the other `kept_parts` may tell the server about the values that the tab kept.
+    Then the relay may tell the server of other values that the tab kept.
     """
-    outputs = [*fields, draft, *kept_parts]
-    js = _restore(facts, styles, len(kept_parts) + 1)
-    page.load(None, draft, outputs, js=js, **AT_ONCE)
+    names = Fields._fields
+    updates = [*names, "relay"]
+    wiring.on("page.load", reads=["relay"], updates=updates, js=_restore(facts, styles))
     # Fields out of sight do not report that the page has filled them; the messages tell of that.
-    changes = [part.change for part in (*fields, message, strip)]
-    gr.on(changes, None, fields, draft, js=_KEEP, **AT_ONCE)
+    changes = " ".join(f"{name}.change" for name in (*names, "linked", "strip"))
+    wiring.on(changes, reads=names, updates=["relay"], js=_KEEP)
 
 
-_TYPES = {str: "string", bool: "boolean", int: "number", float: "number"}  # the browser's
-_NAMES = json.dumps(Fields._fields)
-_KEEP = f"(...values) => Object.fromEntries({_NAMES}.map((name, i) => [name, values[i]]))"
-
-
-def _restore(facts: Facts, styles: Mapping[str, Style], parts: int) -> str:
+def _restore(facts: Facts, styles: Mapping[str, Style]) -> str:
     """Return the browser's function that puts kept values into the fields that can take them.
 
-    The tab may have kept the values from an older version of the page, or for another model. After
-    the values, the function tells as many `parts` as given here that the page is opened.
+    The tab may have kept the values from an older version of the page, or for another model.
     """
-    return f"""(kept) => {{
+    return f"""({{ relay }}) => {{
       const fits = (value, {{ type, among, low, high, whole }}) => among
         ? among.includes(value)
         : typeof value === type && !(value < low || value > high)
           && !(value.length > {MAX_CHARACTERS}) && !(whole && !Number.isInteger(value));
-      const possible = {json.dumps(_possible(facts, styles))};
-      const fields = Object.keys(possible).map((name) => (
-        fits(kept?.[name], possible[name]) ? kept[name] : {{ __type__: "update" }}
-      ));
+      const kept = {of_app("kept.draft")};
+      const fields = Object.entries({json.dumps(_possible(facts, styles))})
+        .filter(([name, possible]) => fits(kept?.[name], possible))
+        .map(([name]) => [name, kept[name]]);
       const opened = {{ __type__: "update", props: {{ opened: true }} }};
-      return [...fields, ...Array({parts}).fill(opened)];
+      return {{ ...Object.fromEntries(fields), relay: opened }};
     }}"""
 
 

@@ -6,7 +6,7 @@ send a number out of its range, but a program can send anything.
 
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeAlias, TypeVar, cast
@@ -44,9 +44,9 @@ from pipeline.text.prompt_syntax import A1111, PLAIN
 from serving.generator import MAX_CHARACTERS, Generator, Request, RequestError
 from serving.messages import Code, Message, Param
 from ui import i18n, looks, settings, start
-from ui.events import AT_ONCE
 from ui.fields import FIELDS, highest
 from ui.styles import NONE, Style, Typed
+from ui.wiring import Call, Updates, Wiring
 
 T = TypeVar("T")
 Method: TypeAlias = Callable[..., Coroutine[Any, Any, T]]
@@ -141,77 +141,52 @@ class Fields(namedtuple("Fields", [*_DEFAULTS], defaults=[*_DEFAULTS.values()]))
         )
 
     @classmethod
-    def sent(cls, values: Iterable[Any]) -> "Fields":
-        """Return the fields for the values of the components."""
-        pairs = zip(values, _DEFAULTS.values(), strict=True)
+    def sent(cls, values: Mapping[str, Any]) -> "Fields":
+        """Return the fields for the values of the components, by name; others have defaults."""
         # A text field that was never in view may be sent as None.
-        fields = cls(
-            *("" if value is None and default == "" else value for value, default in pairs)
-        )
-        shares = {name: _share(getattr(fields, name)) for name in _IN_PER_CENT}
-        numbers = {name: _own_number(getattr(fields, name)) for name in _OWN_NUMBERS}
-        return fields._replace(**shares, **numbers)
+        fields = {
+            name: "" if values[name] is None and default == "" else values[name]
+            for name, default in _DEFAULTS.items()
+            if name in values
+        }
+        shares = {name: _share(fields[name]) for name in _IN_PER_CENT if name in fields}
+        numbers = {name: _own_number(fields[name]) for name in _OWN_NUMBERS if name in fields}
+        return cls(**fields | shares | numbers)
 
-    def shown(self) -> tuple[Any, ...]:
-        """Return the values for the components."""
+    def shown(self) -> dict[str, Any]:
+        """Return the values for the components, by name."""
         shares = {name: i18n.per_cent(getattr(self, name)) for name in _IN_PER_CENT}
         numbers = {name: getattr(self, name) for name in _OWN_NUMBERS}
         texts = {name: "" if value is None else f"{value:g}" for name, value in numbers.items()}
-        return tuple(self._replace(**shares, **texts))
+        return self._asdict() | shares | texts
 
 
 # --- components ---
 
 
-@dataclass(frozen=True)
-class Form:
-    """The components of all fields by name, and a timer that runs while sizes are to be added."""
-
-    parts: Mapping[str, Any]
-    timer: gr.Timer
-
-    @property
-    def inputs(self) -> list[Component]:
-        """The components in the order of `Fields`."""
-        return [self.parts[name] for name in Fields._fields]
-
-
-def create(facts: Facts, styles: Mapping[str, Style], prompt: Component) -> Form:
+def create(wiring: Wiring, facts: Facts, styles: Mapping[str, Style]) -> None:
     """Create the components of all fields but the prompt; `ui.page` lays them out."""
     words = i18n.SETTINGS
     style_choices = [(i18n.STYLES[name], name) for name in styles]
-    negative_texts, max_images = words["negative_prompt"], facts.images_per_request
-    parts: dict[str, Any] = {
-        "prompt": prompt,
-        "style": gr.Radio(
-            style_choices, value=NONE, label=words["style"].label, elem_id="style", render=False
-        ),
-        "size": gr.Radio(
-            _sizes(facts), value=USUAL, label=words["size"].label, elem_id="size", render=False
-        ),
-        "images": gr.Radio(
-            [*((str(i), i) for i in range(1, max_images)), (str(max_images), ALL)],
-            value=ALL,
-            label=words["images"].label,
-            elem_id="count",
-            render=False,
-        ),
-        "negative_prompt": gr.Textbox(
-            label=negative_texts.label,
-            info=negative_texts.info,
-            max_length=MAX_CHARACTERS,
-            elem_id="negative",
-            render=False,
-        ),
-    }
-    parts |= {SETTINGS[name].link: _component(SETTINGS[name], facts) for name in FIELDS}
-    for name, default in (("randomise", True), ("several", False)):
+    max_images = facts.images_per_request
+    count_choices = [*((str(i), i) for i in range(1, max_images)), (str(max_images), ALL)]
+    for name, choices, value, elem_id in (
+        ("style", style_choices, NONE, "style"),
+        ("size", _sizes(facts), USUAL, "size"),
+        ("images", count_choices, ALL, "count"),
+    ):
+        options = {"label": words[name].label, "elem_id": elem_id, "render": False}
+        wiring.add(name, gr.Radio(choices, value=value, **options))
+    label, info = words["negative_prompt"]
+    options = {"label": label, "info": info, "elem_id": "negative", "render": False}
+    wiring.add("negative_prompt", gr.Textbox(max_length=MAX_CHARACTERS, **options))
+    for name in FIELDS:
+        wiring.add(SETTINGS[name].link, _component(SETTINGS[name], facts))
+    for name in ("randomise", "several"):
         label, info = words[name]
-        parts[name] = gr.Checkbox(
-            default, label=label, info=info or None, elem_id=name, render=False
-        )
-    timer = gr.Timer(POLL_SECONDS, active=bool(facts.coming_sizes), render=False)
-    return Form(parts, timer)
+        options = {"label": label, "info": info or None, "elem_id": name, "render": False}
+        wiring.add(name, gr.Checkbox(_DEFAULTS[name], **options))
+    wiring.add("timer", gr.Timer(POLL_SECONDS, active=bool(facts.coming_sizes), render=False))
 
 
 def _component(setting: Setting, facts: Facts) -> Component:
@@ -294,15 +269,15 @@ def _qualities(facts: Facts) -> list[tuple[str, str]]:
     return [(i18n.BEST, ""), *recipe_choices]
 
 
-def hide_unused(form: Form) -> None:
+def hide_unused(wiring: Wiring) -> None:
     """Hide the fields that a recipe sets while one is chosen; they keep their values."""
-    recipe, fields = form.parts["recipe"], [form.parts[name] for name in _SET_BY_RECIPE]
-    js = f"""(recipe) => Array({len(fields)}).fill({{ __type__: "update", visible: !recipe }})"""
-    recipe.change(None, recipe, fields, js=js, **AT_ONCE)
+    js = f"""({{ recipe }}) => Object.fromEntries({_SET_BY_RECIPE}.map((name) => (
+      [name, {{ __type__: "update", visible: !recipe }}])))"""
+    wiring.on("recipe.change", reads=["recipe"], updates=_SET_BY_RECIPE, js=js)
 
 
-def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) -> None:
-    """Offer each size as soon as pictures of it can be drawn; `chip` opens the choice.
+def connect(wiring: Wiring, generator: Generator) -> None:
+    """Offer each size as soon as pictures of it can be drawn; a chip opens the choice.
 
     The models, the recipes and the LoRAs are those of the moment at which the page is opened. They
     are sent only if they differ from those of the layout. The choice of a model also sets the
@@ -310,39 +285,39 @@ def connect(page: gr.Blocks, form: Form, chip: gr.Button, generator: Generator) 
     """
     layout_facts = generator.facts
 
-    def sizes() -> tuple[Any, ...]:
+    def sizes(_: Call) -> Updates:
         model = generator.facts
         if (model.sizes, model.coming_sizes) == (layout_facts.sizes, layout_facts.coming_sizes):
-            return (gr.skip(),) * 3
-        timer = gr.Timer(active=bool(model.coming_sizes))
-        return gr.Radio(choices=_sizes(model)), timer, gr.Button(visible=len(model.sizes) > 1)
+            return {}
+        return {
+            "size": gr.Radio(choices=_sizes(model)),
+            "timer": gr.Timer(active=bool(model.coming_sizes)),
+            "chip-size": gr.Button(visible=len(model.sizes) > 1),
+        }
 
-    def opened() -> tuple[Any, ...]:
-        model = generator.facts
-        choice, names = gr.skip(), SETTINGS["model"].for_model(model)
+    def opened(call: Call) -> Updates:
+        model, updates = generator.facts, {**sizes(call)}
         if model.models != layout_facts.models:
-            choices = _choices(cast(Named, names), model)
-            choice = gr.Dropdown(choices=choices, visible=len(choices) > 1)
-        if model.loras == layout_facts.loras:
-            return *sizes(), choice, gr.skip(), gr.skip()
-        recipe = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
-        return *sizes(), choice, recipe, looks.offered(model)
+            choices = _choices(cast(Named, SETTINGS["model"].for_model(model)), model)
+            updates["model"] = gr.Dropdown(choices=choices, visible=len(choices) > 1)
+        if model.loras != layout_facts.loras:
+            recipes = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
+            updates |= {"recipe": recipes, "loras": looks.offered(model)}
+        return updates
 
-    def usual(name: str, size: str) -> tuple[Any, ...]:
-        facts = generator.facts.for_known(name)
-        sizes = gr.skip()
+    def usual(call: Call) -> Updates:
+        facts, size = generator.facts.for_known(call.values["model"]), call.values["size"]
+        updates = {"steps": facts.num_inference_steps, "guidance_scale": facts.guidance_scale}
         if generator.facts.others:
             value = size if size in facts.size_names[1:] else USUAL
-            sizes = gr.Radio(choices=_sizes(facts), value=value)
-        return facts.num_inference_steps, facts.guidance_scale, sizes
+            updates["size"] = gr.Radio(choices=_sizes(facts), value=value)
+        return updates
 
-    size_outputs = [form.parts["size"], form.timer, chip]
-    form.timer.tick(sizes, None, size_outputs, **AT_ONCE)
-    more_outputs = [form.parts[name] for name in ("model", "recipe", "loras")]
-    page.load(opened, None, [*size_outputs, *more_outputs], **AT_ONCE)
-    model_outputs = [form.parts[name] for name in ("steps", "guidance_scale", "size")]
-    form.parts["model"].input(
-        usual, [form.parts[name] for name in ("model", "size")], model_outputs, **AT_ONCE
+    of_sizes = "size", "timer", "chip-size"
+    wiring.on("timer.tick", sizes, updates=of_sizes)
+    wiring.on("page.load", opened, updates=[*of_sizes, "model", "recipe", "loras"])
+    wiring.on(
+        "model.input", usual, reads=["model", "size"], updates=["steps", "guidance_scale", "size"]
     )
 
 

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial, wraps
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -41,7 +42,8 @@ from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
 from ui.pictures.saved import Picture, Unfinished
 from ui.start import Start
-from ui.styles import Style, styles_for
+from ui.styles import styles_for
+from ui.wiring import Call, Updates
 
 # Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
 BAR_SECONDS = 0.1
@@ -52,29 +54,75 @@ PAUSE_SECONDS = 5.0
 # Events whose request is remembered.
 MOST_EVENTS = 10_000
 
-_LEAVE = gr.skip()
 _BROKEN = Message(Code.BROKEN)
+_NO_STEP = Step(0, 0)
+
+# The components that a request updates.
+UPDATED = (
+    *("strip", "previews", "gallery", "pictures", "panel", "texts"),
+    *("seed", "relay", "generate", "stop"),
+)
 
 log = logging.getLogger(__name__)
 
 
-class Update(NamedTuple):
-    """An update of the page's components; a component without a value stays as it is."""
+class Asked(NamedTuple):
+    """What a visitor asks for: the values of the fields, and the picture to start from.
 
-    strip: Any = _LEAVE
-    previews: Any = _LEAVE
-    gallery: Any = _LEAVE
-    pictures: Any = _LEAVE  # the `ui.pictures.saved.Picture`s in the gallery
-    panel: Any = _LEAVE
-    texts: Any = _LEAVE  # of these pictures, for the panel
-    seed: Any = _LEAVE
-    request_id: Any = _LEAVE
-    history: Any = _LEAVE
-    generate: Any = _LEAVE
-    stop: Any = _LEAVE
+    The picture is as `start.take` reads it.
+    """
+
+    fields: Fields
+    start: Any = None
 
 
-_UNCHANGED = Update()
+@dataclass
+class Run:
+    """A request as a page follows it, from its submission to its end.
+
+    Attributes:
+        id: the request's id.
+        embed: whether the pictures' files have settings inside.
+        fields: the values of the page's fields that ask for it, if they are known.
+        began: the `time.monotonic` at which the visitor asked; None to show no duration.
+        entry: the request's entry in the history. It is sent again at the end, because Gradio
+            drops a value that is replaced before the browser has rendered it.
+        start: the browser's id of the picture that the request starts from, "" for none.
+        images: the finished pictures.
+        previews: the latest previews.
+        step: the latest step.
+        time_left: estimates the time until the end.
+        moved: the `time.monotonic` at which the bar moved last.
+    """
+
+    id: str
+    embed: bool
+    fields: Fields | None = None
+    began: float | None = None
+    entry: dict[str, Any] = field(default_factory=dict)
+    start: str = ""
+    images: list[Image] = field(default_factory=list)
+    previews: Sequence[bytes] = ()
+    step: Step = _NO_STEP
+    time_left: TimeLeft = field(default_factory=TimeLeft)
+    moved: float = -math.inf  # the first step is shown at once
+
+    def told(self, **entry: Any) -> dict[str, Any]:
+        """Return what the browser is told of the request, with these parts of its entry."""
+        new_entry = self.entry | entry
+        return {"request": self.id} | ({"entry": new_entry} if new_entry else {})
+
+
+def draws(
+    ask: Callable[["Drawing", Call], Asked | None],
+) -> Callable[["Drawing", Call], AsyncGenerator[Updates]]:
+    """Make a handler, which draws what its visitor asks for, of a method that says what that is."""
+
+    @wraps(ask)
+    def draw(drawing: "Drawing", call: Call) -> AsyncGenerator[Updates]:
+        return drawing.draw(call, partial(ask, drawing, call))
+
+    return draw
 
 
 class Drawing:
@@ -85,59 +133,94 @@ class Drawing:
         self._styles = styles_for(kind)
         self._requests: dict[str, str] = {}  # the id that each event follows, oldest first
 
-    async def for_page(
-        self, sender: gr.Request, files: str | None, start_data: Any, *values: Any
-    ) -> AsyncGenerator[Update]:
-        """Draw pictures for a visitor, and yield updates; an error becomes a message in the strip.
+    @draws
+    def for_page(self, call: Call) -> Asked:
+        """Draw what the fields ask for."""
+        return Asked(Fields.sent(call.values), call.told.get("start"))
 
-        If `files` is `saved_pictures.BARE`, the files have no settings inside. `start_data` is the
-        picture to start from, as `start.take` reads it. The `values` are those of the components
-        of `Fields`.
-        """
-        async with aclosing(self._draw(sender, files, start_data, Fields.sent(values))) as updates:
-            async for update in updates:
-                yield update
+    @draws
+    def waited(self, call: Call) -> Asked:
+        """Draw the prompt that waited for the end of a drawing, with the settings of the fields."""
+        fields = Fields.sent(call.values)._replace(prompt=call.data)
+        return Asked(fields, call.told.get("start"))
 
-    async def _draw(
-        self, sender: gr.Request, files: str | None, start_data: Any, fields: Fields
-    ) -> AsyncGenerator[Update]:
-        began = time.monotonic()
+    @draws
+    def variations(self, call: Call) -> Asked:
+        """Draw variations of the opened picture; the page's fields do not change."""
+        picture = picture_panel.opened(call)
+        fields, _ = form.as_fields(picture.settings, self._generator.facts, picture.typed)
+        earlier_variations = fields.variation_of
+        if fields.variation_strength > 0:
+            earlier_variations = add_variation(
+                earlier_variations, fields.variation_seed, fields.variation_strength
+            )
+        varied = fields._replace(
+            variation_of=earlier_variations,
+            variation_strength=call.values["picked-strength"],
+            variation_seed=random_seed(),
+        )
+        return Asked(varied, call.told.get("start"))
+
+    @draws
+    def larger(self, call: Call) -> Asked | None:
+        """Draw the opened picture again, from itself, in the next larger size."""
+        model, picture = self._generator.facts, picture_panel.opened(call)
+        steps = picture.settings.num_inference_steps or model.num_inference_steps
+        start_picture = start.to_enlarge(picture.path, steps)
+        size = picture.larger_size(model)
+        if size is None:
+            return None
+        fields, _ = form.as_fields(picture.settings, model, picture.typed)
+        enlarged = fields._replace(
+            size=form.size_of(size, model), images=1, strength=None, enlarge="", randomise=False
+        )
+        return Asked(enlarged, start_picture)
+
+    @draws
+    def finish(self, call: Call) -> Asked | None:
+        """Draw the request of the opened unfinished picture again, with all its pictures."""
+        unfinished = picture_panel.opened(call).unfinished
+        return unfinished and Asked(unfinished.asked, call.told.get("start"))
+
+    async def draw(self, call: Call, ask: Callable[[], Asked | None]) -> AsyncGenerator[Updates]:
+        """Draw what `ask` returns, and yield updates; an error becomes a message in the strip."""
+        began, fields = time.monotonic(), None
         try:
-            request_id, request_fields, start_id = await self._submitted(sender, start_data, fields)
-            entry = history.asked(request_id, request_fields)
+            asked = await asyncio.to_thread(ask)
+            if asked is None:
+                # If a handler yields nothing, Gradio clears all components that it could update.
+                yield {}
+                return
+            fields = asked.fields
+            run = await self._submitted(call, asked)
+            run.began = began
             yield _running(
                 status.busy(i18n.starting()),
                 gallery=gr.Gallery(selected_index=None),
-                seed=request_fields.seed,
-                request_id=request_id,
-                history=entry,
+                seed=run.fields and run.fields.seed,
+                relay=run.told(),
             )
-            following = self._follow(
-                request_id, files, request_fields, began=began, entry=entry, start_id=start_id
-            )
-            async with aclosing(following) as updates:
-                async for update in updates:
-                    yield update
+            async with aclosing(self._follow(run)) as all_updates:
+                async for updates in all_updates:
+                    yield updates
         except RequestError as error:
             yield _refused(error, fields)
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
             yield _ended(status.error(i18n.translate(_BROKEN)))
 
-    async def _submitted(
-        self, sender: gr.Request, start_data: Any, fields: Fields
-    ) -> tuple[str, Fields, str]:
-        """Submit a request; return its id, the values that ask for it, and its picture's id.
+    async def _submitted(self, call: Call, asked: Asked) -> Run:
+        """Submit a request.
 
         Raises:
             RequestError: if it is refused.
         """
         model = self._generator.facts
-        start_picture = await start.take(start_data)
-        fields = _fitting(fields, start_picture)
+        start_picture = await start.take(asked.start)
+        fields = _fitting(asked.fields, start_picture)
         request = self._request(
             fields._replace(seed=None) if fields.randomise else fields,
-            Visitor.behind(sender),
+            Visitor.behind(call.sender),
             blank=start_picture is not None,
         )
         if start_picture is not None:
@@ -151,185 +234,70 @@ class Drawing:
         }
         # LoRAs that the prompt names are not chosen as well.
         numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
-        request_fields = fields._replace(**numbers, randomise=False)
-        return request.id, request_fields, "" if start_picture is None else start_picture.id
+        fields = fields._replace(**numbers, randomise=False)
+        return Run(
+            request.id,
+            embeds(call),
+            fields,
+            entry=history.asked(request.id, fields),
+            start="" if start_picture is None else start_picture.id,
+        )
 
-    async def waited(
-        self,
-        sender: gr.Request,
-        event: gr.EventData,
-        files: str | None,
-        start_data: Any,
-        *values: Any,
-    ) -> AsyncGenerator[Update]:
-        """Draw the prompt that waited for the end of a drawing, with the settings of the fields."""
-        fields = Fields.sent(values)._replace(prompt=event._data)
-        async with aclosing(self._draw(sender, files, start_data, fields)) as updates:
-            async for update in updates:
-                yield update
+    async def chosen(self, call: Call) -> AsyncGenerator[Updates]:
+        """Restore the settings of the entry of the history that was chosen.
 
-    async def variations(
-        self,
-        sender: gr.Request,
-        key: str | None,
-        start_data: Any,
-        pictures: list[Picture],
-        strength: float,
-        files: str | None = None,
-    ) -> AsyncGenerator[Update]:
-        """Draw variations of the picture with this key; the page's fields do not change.
-
-        `start_data` is the picture that it began with, if any.
+        If its pictures are still kept, they are shown again.
         """
+        updates, request_id, query = history.restored(call, self._generator.facts, self._styles)
+        yield updates
+        async with aclosing(self._again(call, request_id, query)) as all_updates:
+            async for updates in all_updates:
+                yield updates
 
-        def varied(picture: Picture) -> Fields:
-            fields, _ = form.as_fields(picture.settings, self._generator.facts, picture.typed)
-            earlier_variations = fields.variation_of
-            if fields.variation_strength > 0:
-                earlier_variations = add_variation(
-                    earlier_variations, fields.variation_seed, fields.variation_strength
-                )
-            return fields._replace(
-                variation_of=earlier_variations,
-                variation_strength=strength,
-                variation_seed=random_seed(),
-            )
+    async def again(self, call: Call) -> AsyncGenerator[Updates]:
+        """Show the request that this page followed before, and follow it again."""
+        yield {}
+        request_id, query = text_of(call.told.get("request")), text_of(call.told.get("query"))
+        async with aclosing(self._again(call, request_id, query)) as all_updates:
+            async for updates in all_updates:
+                yield updates
 
-        async with aclosing(
-            self._from_picture(sender, key, start_data, pictures, files, varied)
-        ) as updates:
-            async for update in updates:
-                yield update
+    async def _again(self, call: Call, request_id: str, query: str) -> AsyncGenerator[Updates]:
+        if request_id:
+            with suppress(RequestError):  # the request is forgotten: no error for the visitor
+                async with aclosing(self._found(call, request_id, query)) as all_updates:
+                    async for updates in all_updates:
+                        yield updates
 
-    async def larger(
-        self,
-        sender: gr.Request,
-        key: str | None,
-        pictures: list[Picture],
-        files: str | None = None,
-    ) -> AsyncGenerator[Update]:
-        """Draw the picture with this key again, from itself, in the next larger size."""
-        model = self._generator.facts
-        yield _UNCHANGED
-        try:
-            picture = pictures[saved_pictures.find(pictures, key)]
-            steps = picture.settings.num_inference_steps or model.num_inference_steps
-            start_picture = await asyncio.to_thread(start.to_enlarge, picture.path, steps)
-        except RequestError as error:
-            yield _ended(status.error(i18n.translate(error.message)))
-            return
-
-        def enlarged(picture: Picture) -> Fields | None:
-            size = picture.larger_size(model)
-            if size is None:
-                return None
-            fields, _ = form.as_fields(picture.settings, model, picture.typed)
-            return fields._replace(
-                size=form.size_of(size, model),
-                images=1,
-                strength=None,
-                enlarge="",
-                randomise=False,
-            )
-
-        async with aclosing(
-            self._from_picture(sender, key, start_picture, pictures, files, enlarged)
-        ) as updates:
-            async for update in updates:
-                yield update
-
-    async def finish(
-        self,
-        sender: gr.Request,
-        key: str | None,
-        start_data: Any,
-        pictures: list[Picture],
-        files: str | None = None,
-    ) -> AsyncGenerator[Update]:
-        """Draw the request of the unfinished picture again, with all its pictures."""
-
-        def whole(picture: Picture) -> Fields | None:
-            return picture.unfinished and picture.unfinished.asked
-
-        async with aclosing(
-            self._from_picture(sender, key, start_data, pictures, files, whole)
-        ) as updates:
-            async for update in updates:
-                yield update
-
-    async def _from_picture(
-        self,
-        sender: gr.Request,
-        key: str | None,
-        start_data: Any,
-        pictures: list[Picture],
-        files: str | None,
-        ask: Callable[[Picture], Fields | None],
-    ) -> AsyncGenerator[Update]:
-        """Draw the pictures that `ask` makes of the picture with this key."""
-        yield _UNCHANGED
-        try:
-            picture = pictures[saved_pictures.find(pictures, key)]
-        except RequestError as error:
-            yield _ended(status.error(i18n.translate(error.message)))
-            return
-        fields = ask(picture)
-        if fields is None:
-            return
-        async with aclosing(self._draw(sender, files, start_data, fields)) as updates:
-            async for update in updates:
-                yield update
-
-    async def again(
-        self, request_id: str | None, files: str | None = None, query: str | None = None
-    ) -> AsyncGenerator[Update]:
-        """Show a request that this page followed before, and follow it again.
-
-        The `query` is that of the request's entry in the history.
-        """
-        # If a handler yields nothing, Gradio clears all components that it could have updated.
-        yield _UNCHANGED
-        if not _sent_text(request_id):
-            return
-        with suppress(RequestError):  # the request is forgotten: no error for the visitor
-            async with aclosing(self._found(_sent_text(request_id), files, query)) as updates:
-                async for update in updates:
-                    yield update
-
-    async def resume(
-        self,
-        event: gr.EventData,
-        request_id: str | None,
-        files: str | None = None,
-        query: str | None = None,
-    ) -> AsyncGenerator[Update]:
+    async def resume(self, call: Call) -> AsyncGenerator[Updates]:
         """Follow the request again that the page followed when the connection broke.
 
         If there is none, and the visitor was waiting for one, the strip says so. The page may not
         know of the request whose event broke off. It then still has the id of an older request,
         which must not be shown in its place.
         """
-        yield _UNCHANGED
-        data = event._data if isinstance(event._data, dict) else {}
+        yield {}
+        data = call.data if isinstance(call.data, dict) else {}
         is_visitors = data.get("visitors") is not False
-        followed_id = self._requests.get(_sent_text(data.get("event")), "")
+        known_id, query = text_of(call.told.get("request")), text_of(call.told.get("query"))
+        followed_id = self._requests.get(text_of(data.get("event")), "")
         if not followed_id and not is_visitors:
-            followed_id = _sent_text(request_id)
+            followed_id = known_id
             if not followed_id:
                 return
-        if followed_id != request_id:
-            query = None  # it is that of the older request
         try:
-            async with aclosing(self._found(followed_id, files, query)) as updates:
-                async for update in updates:
-                    yield update
+            # The query is that of the request that the page knows.
+            found = self._found(call, followed_id, query if followed_id == known_id else "")
+            async with aclosing(found) as all_updates:
+                async for updates in all_updates:
+                    yield updates
         except RequestError:
             yield _ended(status.note(i18n.LOST))
 
-    async def stop(self, request_id: str | None) -> None:
+    async def stop(self, call: Call) -> None:
         """Stop a request, and tell everybody who follows it."""
         with suppress(RequestError):
-            self._generator.cancel(_sent_text(request_id))
+            self._generator.cancel(text_of(call.told.get("request")))
 
     @form.for_programs
     async def for_programs(
@@ -393,9 +361,9 @@ class Drawing:
             unblurred=True,
         )
 
-    def _asked(self, query: str | None) -> Fields | None:
+    def _fields_of(self, query: str) -> Fields | None:
         """Return the values in the query of an entry in the history; None if it has none."""
-        values = dict(parse_qsl(_sent_text(query).removeprefix("?")))
+        values = dict(parse_qsl(query.removeprefix("?")))
         result = link.from_query(values, self._generator.facts, self._styles)
         if result is None or result[0].randomise:
             return None
@@ -405,9 +373,7 @@ class Drawing:
             return None
         return result[0]
 
-    async def _found(
-        self, request_id: str, files: str | None, query: str | None
-    ) -> AsyncGenerator[Update]:
+    async def _found(self, call: Call, request_id: str, query: str) -> AsyncGenerator[Updates]:
         """Yield updates of a request that was sent before.
 
         Raises:
@@ -422,74 +388,43 @@ class Drawing:
             yield _refused(error)
             return
         self._note(request_id)
-        async with aclosing(self._follow(request_id, files, self._asked(query))) as updates:
-            async for update in updates:
-                yield update._replace(request_id=request_id)
+        run = Run(request_id, embeds(call), self._fields_of(query))
+        told = {"relay": run.told()}  # once is enough
+        async with aclosing(self._follow(run)) as all_updates:
+            async for updates in all_updates:
+                yield {**told, **updates}
+                told = {}
 
-    async def _follow(
-        self,
-        request_id: str,
-        files: str | None,
-        request_fields: Fields | None,
-        *,
-        began: float | None = None,
-        entry: dict[str, Any] | None = None,
-        start_id: str = "",
-    ) -> AsyncGenerator[Update]:
-        """Yield what the page shows of a request until it has ended.
-
-        Args:
-            request_id: the request's id.
-            files: `saved_pictures.BARE` to leave the settings out of the pictures' files.
-            request_fields: the values of the page's fields that ask for it, if they are known.
-            began: the `time.monotonic` at which the visitor asked; None to show no duration.
-            entry: the request's entry in the history. It is sent again at the end, because Gradio
-                drops a value that is replaced before the browser has rendered it.
-            start_id: the browser's id of the picture that the request starts from, "" for none.
-        """
-        images: list[Image] = []
-        previews: Sequence[bytes] = ()
-        step = Step(0, 0)
-        time_left, moved = TimeLeft(), -math.inf  # the first step is shown at once
-        async with aclosing(_with_pauses(self._generator.events(request_id))) as events:
+    async def _follow(self, run: Run) -> AsyncGenerator[Updates]:
+        """Yield what the page shows of a request until it has ended."""
+        async with aclosing(_with_pauses(self._generator.events(run.id))) as events:
             async for event in events:
                 match event:
                     case None:
-                        yield _UNCHANGED
+                        yield {}
                     case Queued(position, wait_s):
                         yield _running(status.busy(i18n.waiting(position, wait_s)))
                     case Started(attempt):
                         yield _running(status.busy(i18n.starting(attempt)))
-                    case Step(done, total) as step:
-                        left_s = time_left.after(done, total)
-                        if time.monotonic() - moved >= BAR_SECONDS:
-                            moved = time.monotonic()
+                    case Step(done, total):
+                        run.step = event
+                        left_s = run.time_left.after(done, total)
+                        if time.monotonic() - run.moved >= BAR_SECONDS:
+                            run.moved = time.monotonic()
                             yield _running(status.progress(done, total, left_s))
-                    case Preview(previews):
-                        yield _running(previews=status.previews(previews))
+                    case Preview(jpegs):
+                        run.previews = jpegs
+                        yield _running(previews=status.previews(jpegs))
                     case Image():
-                        images.append(event)
+                        run.images.append(event)
                     case Done():
                         # A thread, so that a slow disk does not hold up others.
-                        embed = files != saved_pictures.BARE
-                        styles = self._styles_of(request_fields)
-                        count = form.ALL if request_fields is None else request_fields.images
-                        pictures = await asyncio.to_thread(
-                            saved_pictures.save, images, styles, embed, count, start_id
-                        )
-                        yield _ended(
-                            _ending(event, images, began),
-                            **self._in_gallery(pictures),
-                            history=(entry or {})
-                            | history.drawn(request_id, [picture.path for picture in pictures]),
-                        )
+                        yield await asyncio.to_thread(self._done, run, event)
                     case Error(kind, message):
                         is_calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
                         strip = (status.note if is_calm else status.error)(i18n.translate(message))
-                        unfinished = await asyncio.to_thread(
-                            self._unfinished, previews, step, request_fields, start_id
-                        )
-                        yield _ended(strip, history=entry or _LEAVE, **unfinished)
+                        unfinished = await asyncio.to_thread(self._unfinished, run)
+                        yield _ended(strip, relay=run.told(), **unfinished)
 
     def _note(self, request_id: str) -> None:
         """Remember which request the event follows that is being answered."""
@@ -500,35 +435,39 @@ class Drawing:
         if len(self._requests) > MOST_EVENTS:
             del self._requests[next(iter(self._requests))]
 
-    def _styles_of(self, request_fields: Fields | None) -> list[Style]:
-        """Return the style that was asked for; all styles if that is not known."""
-        return (
-            list(self._styles.values())
-            if request_fields is None
-            else [self._styles[request_fields.style]]
+    def _done(self, run: Run, done: Done) -> Updates:
+        """Save the finished pictures, and return the last updates."""
+        fields, styles = run.fields, self._styles
+        pictures = saved_pictures.save(
+            run.images,
+            styles.values() if fields is None else [styles[fields.style]],
+            run.embed,
+            form.ALL if fields is None else fields.images,
+            run.start,
         )
+        seconds = None if run.began is None else time.monotonic() - run.began
+        strip = status.note(i18n.finished(len(pictures), seconds))
+        if done.truncated:
+            strip += status.warning(i18n.END_LEFT_OUT)
+        drawn = history.drawn(run.id, [picture.path for picture in pictures])
+        return _ended(strip, relay=run.told(**drawn), **self._in_gallery(pictures))
 
     def _in_gallery(self, pictures: list[Picture]) -> dict[str, Any]:
-        """Return the parts of an update that show these pictures in the gallery."""
-        return {
-            "gallery": saved_pictures.for_gallery(pictures),
-            "pictures": pictures,
-            "panel": gr.Column(visible=True),
-            "texts": picture_panel.texts(pictures, self._generator.facts),
-        }
+        """Return the updates that show pictures in the gallery, and the panel of an opened one."""
+        shown = picture_panel.in_gallery(pictures, self._generator.facts)
+        return shown | {"panel": gr.Column(visible=True)}
 
-    def _unfinished(
-        self, previews: Sequence[bytes], step: Step, request_fields: Fields | None, start_id: str
-    ) -> dict[str, Any]:
+    def _unfinished(self, run: Run) -> dict[str, Any]:
         """Return the latest previews for the gallery; without any, it keeps the older pictures."""
-        if not previews:
+        if not run.previews:
             return {}
-        paths = saved_pictures.save_previews(previews)
-        if request_fields is None:  # they cannot be finished
-            caption = i18n.unfinished(step.done, step.total)
+        done, total = run.step.done, run.step.total
+        paths = saved_pictures.save_previews(run.previews)
+        if run.fields is None:  # they cannot be finished
+            caption = i18n.unfinished(done, total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
-        request = self._request(request_fields, Visitor("", ""), blank=True)
-        unfinished = Unfinished(step.done, step.total, request_fields, start_id)
+        request = self._request(run.fields, Visitor("", ""), blank=True)
+        unfinished = Unfinished(done, total, run.fields, run.start)
         return self._in_gallery(
             saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)
         )
@@ -549,9 +488,14 @@ class Drawing:
         raise RuntimeError("the request has no ending")
 
 
-def _sent_text(value: object) -> str:
+def text_of(value: object) -> str:
     """Return a text that a browser sent, or "" for anything else: it may send any JSON."""
     return value if isinstance(value, str) else ""
+
+
+def embeds(call: Call) -> bool:
+    """Return whether the visitor wants settings inside the files of pictures."""
+    return not call.told.get("bare")
 
 
 async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:
@@ -584,28 +528,20 @@ def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
     return fields._replace(strength=strength, padding=padding)
 
 
-def _running(strip: Any = _LEAVE, **parts: Any) -> Update:
-    """Return an update for a request under way, with Stop in the place of Generate."""
+def _running(strip: str | None = None, **updates: Any) -> Updates:
+    """Return the updates of a request under way, with Stop in the place of Generate."""
     # A button that appears while events stream in must be given its label again.
-    generate, stop = gr.Button(visible=False), gr.Button(i18n.STOP, visible=True)
-    return Update(strip, generate=generate, stop=stop, **parts)
+    buttons = {"generate": gr.Button(visible=False), "stop": gr.Button(i18n.STOP, visible=True)}
+    return ({} if strip is None else {"strip": strip}) | buttons | updates
 
 
-def _ended(strip: str, **parts: Any) -> Update:
-    """Return the last update of a request; `ui.page` shows Generate again a moment later."""
-    return Update(strip, status.EMPTY, **parts)
+def _ended(strip: str, **updates: Any) -> Updates:
+    """Return the last updates of a request; `ui.page` shows Generate again a moment later."""
+    return {"strip": strip, "previews": status.EMPTY, **updates}
 
 
-def _refused(error: RequestError, fields: Fields | None = None) -> Update:
-    """Return the update with the message of a refusal, which names the field that is wrong."""
+def _refused(error: RequestError, fields: Fields | None = None) -> Updates:
+    """Return the updates with the message of a refusal, which names the field that is wrong."""
     in_prompt = error.field == "loras" and fields and form.has_tags(fields.prompt)
-    field = form.element_of("prompt" if in_prompt else error.field)
-    return _ended(status.error(i18n.translate(error.message), field))
-
-
-def _ending(done: Done, images: list[Image], began: float | None) -> str:
-    seconds = None if began is None else time.monotonic() - began
-    ending = status.note(i18n.finished(len(images), seconds))
-    if done.truncated:
-        ending += status.warning(i18n.END_LEFT_OUT)
-    return ending
+    element = form.element_of("prompt" if in_prompt else error.field)
+    return _ended(status.error(i18n.translate(error.message), element))

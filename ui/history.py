@@ -5,21 +5,19 @@ requests. This module tells both about requests, and restores the settings of an
 chosen. An entry holds its settings as the query of a link, which is read like any other link.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 import gradio as gr
-from gradio.components import Component
 
-from serving.generator import Generator
+from pipeline.facts import Facts
 from ui import i18n, link, status
-from ui.app_name import part
-from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.form import Fields
 from ui.styles import NONE, Style
+from ui.wiring import Call, Updates, Wiring
 
 STATIC = Path(__file__).parent / "static"
 # One script for Gradio, in two files: the entries that are kept, and how they are shown.
@@ -27,25 +25,11 @@ SCRIPTS = STATIC / "history-entries.js", STATIC / "history.js"
 # Texts that the markup has in English, and `repairs.js` translates.
 TEXTS = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY", "HISTORY_CLEARED", "UNDO")
 
-# Adds the link of the newest request's entry, with which the page knows what was asked.
-WITH_LINK = """(id, files) => {
-  let entry = null;
-  try {
-    entry = JSON.parse(localStorage.getItem(`sdxl-history ${id}`));
-  } catch {}  // nothing was kept, or this browser keeps nothing
-  return [id, files, String(entry?.link ?? "")];
-}"""
-# Tells the list the news of a request.
-ANNOUNCE = f"""(news, app) => {{
-  const list = {part("#history [data-list]")};
-  list?.dispatchEvent(new CustomEvent("news", {{ bubbles: true, detail: news }}));
-}}"""
 
-
-def layout() -> gr.HTML:
-    """Return the filmstrip and the closed list, which are hidden until there is a choice."""
+def layout(wiring: Wiring) -> None:
+    """Lay out the filmstrip and the closed list, which are hidden until there is a choice."""
     title, info, clear, cleared, undo = (escape(getattr(i18n, name)) for name in TEXTS)
-    return gr.HTML(
+    part = gr.HTML(
         html_template='<div data-strip hidden><div role="toolbar" aria-labelledby="history-open">'
         '</div><button type="button" id="history-open" aria-expanded="false" '
         f'aria-controls="history-list" data-named>{title}</button></div>'
@@ -57,6 +41,7 @@ def layout() -> gr.HTML:
         apply_default_css=False,
         elem_id="history",
     )
+    wiring.add("history", part)
 
 
 def asked(request_id: str, fields: Fields) -> dict[str, Any]:
@@ -83,45 +68,18 @@ def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
     return {"id": request_id, "drawn": [f"{file.parent.name}/{file.name}" for file in files]}
 
 
-def connect(
-    history: gr.HTML,
-    gallery: gr.Gallery,
-    strip: gr.HTML,
-    fields: Sequence[Component],
-    again: Callable[..., Any],
-    files: gr.HTML,
-    updated: Sequence[Component],
-    generator: Generator,
-    styles: Mapping[str, Style],
-) -> Any:
-    """Let the choice of an entry restore its settings.
-
-    If the entry's pictures are still kept, they are shown again.
-
-    Returns:
-        The event that shows the pictures again.
-    """
-    request, query_state = gr.State(""), gr.State("")
-
-    def bring_back(message: str, event: gr.EventData) -> tuple[Any, ...]:
-        query, request_id = _chosen(event._data)
-        result = link.from_query(dict(parse_qsl(query)), generator.facts, styles)
-        if result is None:
-            return *((gr.skip(),) * (len(fields) + 2)), "", ""
-        values, notes = result
-        return (
-            *values.shown(),
-            gr.Gallery(selected_index=None),
-            # While a request is drawn the strip keeps showing its progress.
-            gr.skip() if str(message).startswith(status.RUNNING) else status.taken_over(notes),
-            request_id,
-            query,
-        )
-
-    inputs = [request, files, query_state]
-    outputs = [*fields, gallery, strip, request, query_state]
-    choice = history.select(bring_back, strip, outputs, **AT_ONCE)
-    return choice.then(again, inputs, updated, **IN_THE_STRIP)
+def restored(call: Call, facts: Facts, styles: Mapping[str, Style]) -> tuple[Updates, str, str]:
+    """Return updates with the settings of a chosen entry, and the entry's request and query."""
+    query, request_id = _chosen(call.data)
+    result = link.from_query(dict(parse_qsl(query)), facts, styles)
+    if result is None:
+        return {}, "", ""
+    values, notes = result
+    updates = values.shown() | {"gallery": gr.Gallery(selected_index=None)}
+    # While a request is drawn the strip keeps showing its progress.
+    if not str(call.values["strip"]).startswith(status.RUNNING):
+        updates["strip"] = status.taken_over(notes)
+    return updates, request_id, query
 
 
 def _chosen(data: object) -> tuple[str, str]:

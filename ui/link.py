@@ -4,12 +4,11 @@ The browser's history keeps the same text. A link may have been typed by hand, s
 a visitor's own input.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import gradio as gr
-from gradio.components import Component
 
 from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
@@ -19,9 +18,9 @@ from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Generator
 from serving.messages import Code, Message, Param
 from ui import form, i18n, status
-from ui.events import AT_ONCE
 from ui.form import Fields
 from ui.styles import NONE, Style
+from ui.wiring import Call, Updates, Wiring
 
 NAMES = (
     "prompt",
@@ -125,31 +124,26 @@ def _unusable(setting: Setting, text: str) -> Message | None:
     return Message(Code.NOT_A_NUMBER, params)
 
 
-def layout() -> gr.HTML:
-    """Return the place where the page says that it was filled from a link."""
-    return gr.HTML(status.EMPTY, elem_id="linked", padding=False)
+def layout(wiring: Wiring) -> None:
+    """Lay out the place where the page says that it was filled from a link."""
+    wiring.add("linked", gr.HTML(status.EMPTY, elem_id="linked", padding=False))
 
 
-def connect(
-    message: gr.HTML,
-    fields: Sequence[Component],
-    draft: gr.HTML,
-    generator: Generator,
-    styles: Mapping[str, Style],
-) -> None:
+def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
     """Fill the page's fields from the query of its address, unless the tab kept their values."""
 
-    def fill(sender: gr.Request) -> tuple[Any, ...]:
-        result = from_query(sender.query_params, generator.facts, styles)
+    def fill(call: Call) -> Updates:
+        query = call.sender.query_params
+        result = from_query(query, generator.facts, styles)
         if result is None:
-            return (gr.skip(),) * (len(fields) + 1)
-        values, notes = result
+            return {}
+        fields, notes = result
         # A text that was typed before this answer came is not overwritten with nothing.
-        kept_texts = {name: gr.skip() for name in _TYPED if name not in sender.query_params}
-        named_values = zip(Fields._fields, values.shown(), strict=True)
-        return *(kept_texts.get(name, value) for name, value in named_values), _message(notes)
+        unnamed = [name for name in _TYPED if name not in query]
+        values = {name: value for name, value in fields.shown().items() if name not in unnamed}
+        return values | {"linked": _message(notes)}
 
-    draft.select(fill, None, [*fields, message], **AT_ONCE)
+    wiring.on("relay.linked", fill, updates=[*Fields._fields, "linked"])
 
 
 def _message(notes: list[str]) -> str:

@@ -2,16 +2,16 @@
 
 import inspect
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 
 from pipeline.facts import Facts
+from pipeline.request import SETTINGS
 from serving.generator import MAX_CHARACTERS, Generator
 from ui import (
-    app_name,
     beginning,
     chips,
     draft,
@@ -23,25 +23,23 @@ from ui import (
     looks,
     network,
     reading,
+    relay,
     restore,
     sample_pictures,
-    start,
     status,
     waiting,
 )
-from ui.chips import Chips
-from ui.events import AT_ONCE, IN_THE_STRIP
 from ui.examples import hint_for
-from ui.form import Form
-from ui.generation import Drawing, Update
+from ui.fields import FIELDS
+from ui.form import Fields
+from ui.generation import UPDATED, Drawing
 from ui.gradio_compat.programs import offer
 from ui.gradio_compat.progress import leave_out_progress
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
-from ui.pictures.embedding import Embedding
-from ui.pictures.picture_panel import Panel
-from ui.restore import Offer, Restorer
+from ui.relay import RELAY
 from ui.styles import styles_for
+from ui.wiring import Call, Wiring
 
 _LICENCES = {
     Kind.MINIATURE: ("Apache 2.0", "https://www.apache.org/licenses/LICENSE-2.0"),
@@ -57,64 +55,19 @@ _ADVANCED = ("recipe", "negative_prompt", "model", "prompt_syntax", "guidance_sc
 
 # Runs when the events of a request end. If they broke off, the strip still shows the request as
 # running: it is resumed, and Stop stays in place of Generate.
-_GENERATE_AGAIN = f"""(strip) => {{
-  const running = strip.startsWith('{status.RUNNING}');
-  return [!running, running].map((visible) => ({{ __type__: "update", visible }}));
+_GENERATE_AGAIN = f"""({{ strip }}) => {{
+  const isRunning = strip.startsWith('{status.RUNNING}');
+  const show = (visible) => ({{ __type__: "update", visible }});
+  return {{ generate: show(!isRunning), stop: show(isRunning) }};
 }}"""
 
 # Removes a refusal that names a field from the strip.
-_DROP_REFUSAL = """(strip) => (
-  strip.includes('data-field=') ? '' : { __type__: "update" }
-)"""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The components that events read and write."""
-
-    prompt: gr.Textbox
-    reading: gr.HTML
-    negative_reading: gr.HTML
-    surprise: gr.Button
-    form: Form
-    chips: Chips
-    linked: gr.HTML
-    offer: Offer
-    generate: gr.Button
-    stop: gr.Button
-    strip: gr.HTML
-    network: gr.HTML
-    waiting: gr.HTML
-    previews: gr.HTML
-    gallery: gr.Gallery
-    pictures: gr.State  # the `ui.pictures.saved.Picture`s in the gallery
-    panel: Panel
-    restorer: Restorer
-    history: gr.HTML
-    embedding: Embedding
-    draft: gr.HTML  # the values of the fields, which the tab keeps
-    request: gr.HTML  # the id of the newest request, so that a reload finds it again
-    started: gr.HTML  # the picture to start from; the tab keeps it, and no request reads it here
-    asked: gr.Textbox  # never in view; `history.WITH_LINK` fills it with that request's link
-    app: gr.HTML  # the name of the element that the page is in; see `ui.app_name`
-
-    @property
-    def updated(self) -> list[Component]:
-        """The components that a `ui.generation.Update` updates, in its order."""
-        update = Update(
-            strip=self.strip,
-            previews=self.previews,
-            gallery=self.gallery,
-            pictures=self.pictures,
-            panel=self.panel.column,
-            texts=self.panel.texts,
-            seed=self.form.parts["seed"],
-            request_id=self.request,
-            history=self.history,
-            generate=self.generate,
-            stop=self.stop,
-        )
-        return list(update)
+_DROP_REFUSAL = "({ strip }) => (strip.includes('data-field=') ? { strip: '' } : {})"
+# Fields whose change removes a refusal.
+_CORRECTED = ("negative_prompt", "seed", "scheduler", "sigma_schedule", "timesteps", "eta")
+# With one line Enter sends; with several it begins a new line.
+_LINES = "({ several }) => ({ prompt: { __type__: 'update', lines: several ? 4 : 1 } })"
+_SENDS = "prompt.submit generate.click"
 
 
 def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
@@ -125,9 +78,9 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
     kind = kind_of(generator.facts)
     title = i18n.title(generator.facts)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
-        parts = _layout(generator.facts, kind)
-        drawing = Drawing(generator, kind)
-        _events(page, parts, drawing, generator)
+        wiring, drawing = Wiring(page), Drawing(generator, kind)
+        _layout(wiring, generator.facts, kind)
+        _connect(wiring, drawing, generator, kind)
         if programs:
             names = ", ".join(styles_for(kind))
             description = f"{inspect.getdoc(drawing.for_programs)}\n\nStyles: {names}."
@@ -138,7 +91,7 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
     return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
 
 
-def _layout(facts: Facts, kind: Kind) -> Parts:
+def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
     gr.HTML(_header(facts, kind), elem_id="header", padding=False)
     with gr.Row(elem_id="studio"):
         with gr.Column(elem_id="words"):
@@ -151,26 +104,28 @@ def _layout(facts: Facts, kind: Kind) -> Parts:
                     autofocus=True,
                     elem_id="prompt",
                 )
-                prompt_reading = reading.layout("length")
-                linked = link.layout()
-                offer = restore.layout_offer()
-                fields = form.create(facts, styles_for(kind), prompt)
-                chip_buttons, restorer = chips.layout(facts, fields)
+                wiring.add("prompt", prompt)
+                reading.layout(wiring, "length")
+                link.layout(wiring)
+                restore.layout_offer(wiring)
+                form.create(wiring, facts, styles_for(kind))
+                chips.layout(wiring, facts)
             with gr.Column(elem_id="act"):
-                generate = gr.Button(
-                    i18n.GENERATE, variant="primary", size="lg", elem_id="generate"
-                )
-                stop = gr.Button(i18n.STOP, size="lg", visible=False, elem_id="stop")
-                strip = gr.HTML(status.EMPTY, elem_id="status", padding=False)
-                network_note = network.layout()
-                waiting_prompt = waiting.layout()
+                large: dict[str, Any] = {"size": "lg"}
+                generate = gr.Button(i18n.GENERATE, variant="primary", elem_id="generate", **large)
+                wiring.add("generate", generate)
+                wiring.add("stop", gr.Button(i18n.STOP, visible=False, elem_id="stop", **large))
+                wiring.add("strip", gr.HTML(status.EMPTY, elem_id="status", padding=False))
+                network.layout(wiring)
+                waiting.layout(wiring)
             with gr.Column(elem_id="more"):
                 beginning.examples(kind)
-                surprise_button = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
-                embed, negative_reading = _advanced(fields)
+                surprise = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
+                wiring.add("surprise", surprise)
+                _advanced(wiring)
         with gr.Column(elem_id="pictures"):
             with gr.Column(elem_id="stage"):
-                previews = gr.HTML(status.EMPTY, elem_id="previews", padding=False)
+                wiring.add("previews", gr.HTML(status.EMPTY, elem_id="previews", padding=False))
                 gallery = gr.Gallery(
                     label=i18n.GALLERY,
                     show_label=False,
@@ -182,197 +137,87 @@ def _layout(facts: Facts, kind: Kind) -> Parts:
                     buttons=["download", "download_all", "fullscreen"],
                     elem_id="gallery",
                 )
+                wiring.add("gallery", gallery)
+                wiring.add("pictures", gr.State([]))  # the `ui.pictures.saved.Picture`s there
                 gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
                 beginning.cards(kind)
-            panel = picture_panel.layout(facts)
-            requests = history.layout()
+            picture_panel.layout(wiring, facts)
+            history.layout(wiring)
     gr.HTML(_footer(facts, kind), elem_id="footer", padding=False)
-    return Parts(
-        prompt=prompt,
-        reading=prompt_reading,
-        negative_reading=negative_reading,
-        surprise=surprise_button,
-        form=fields,
-        chips=chip_buttons,
-        linked=linked,
-        offer=offer,
-        generate=generate,
-        stop=stop,
-        strip=strip,
-        network=network_note,
-        waiting=waiting_prompt,
-        previews=previews,
-        gallery=gallery,
-        pictures=gr.State([]),
-        panel=panel,
-        restorer=restorer,
-        history=requests,
-        embedding=Embedding(embed, embedding.kept()),
-        draft=draft.kept_in_tab("draft", tells="linked"),
-        request=draft.kept_in_tab("request", tells="kept"),
-        started=draft.kept_in_tab("started", tells="kept"),
-        asked=gr.Textbox(visible=False),
-        app=app_name.layout(),
-    )
+    wiring.add(RELAY, relay.layout(link.NAMES))
 
 
-def _advanced(fields: Form) -> tuple[gr.Checkbox, gr.HTML]:
-    """Lay out the fields that few visitors need.
-
-    Returns:
-        The choice to save settings in the files, and the line under the negative prompt.
-    """
+def _advanced(wiring: Wiring) -> None:
+    """Lay out the fields that few visitors need."""
     with gr.Accordion(i18n.ADVANCED, open=False, elem_id="advanced"):
         recipe, negative_prompt, *other_names = _ADVANCED
-        fields.parts[recipe].render()
-        fields.parts[negative_prompt].render()
-        negative_reading = reading.layout("negative-length")
+        wiring[recipe].render()
+        wiring[negative_prompt].render()
+        reading.layout(wiring, "negative-length")
         for name in other_names:
-            fields.parts[name].render()
+            wiring[name].render()
         looks.layout_all()
         with gr.Accordion(i18n.EXPERT, open=False, elem_id="expert"):
-            for name, field in fields.parts.items():
-                if name not in ("prompt", *_ADVANCED, *chips.FIELDS):
-                    field.render()
-            embed = embedding.layout()
-    fields.timer.render()
-    return embed, negative_reading
+            for name in (*(SETTINGS[name].link for name in FIELDS), "several"):
+                if name not in (*_ADVANCED, *chips.FIELDS):
+                    wiring[name].render()
+            embedding.layout(wiring)
+    wiring["timer"].render()
 
 
-def _events(page: gr.Blocks, parts: Parts, drawing: Drawing, generator: Generator) -> None:
-    kind = kind_of(generator.facts)
+def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind) -> None:
+    styles, fields = styles_for(kind), Fields._fields
     # Events that only the browser handles come first, because Gradio runs events in this order.
-    draft.connect(
-        page,
-        parts.draft,
-        [parts.request, parts.started],
-        parts.form.inputs,
-        parts.linked,
-        parts.strip,
-        generator.facts,
-        styles_for(kind),
-    )
-    embedding.connect(
-        page, parts.embedding, parts.gallery, parts.pictures, parts.panel.texts, generator
-    )
-    gr.on(
-        [parts.prompt.submit, parts.generate.click],
-        None,
-        None,
-        parts.linked,
-        js="() => ''",
-        **AT_ONCE,
-    )
-    corrected_names = ("negative_prompt", "seed", "scheduler", "sigma_schedule", "timesteps", "eta")
-    input_events = [parts.form.parts[name].input for name in corrected_names]
-    gr.on(
-        [parts.prompt.submit, parts.generate.click, parts.prompt.change, *input_events],
-        None,
-        parts.strip,
-        parts.strip,
+    draft.connect(wiring, generator.facts, styles)
+    embedding.connect(wiring, generator)
+    wiring.on(_SENDS, updates=["linked"], js="() => ({ linked: '' })")
+    corrections = " ".join(f"{name}.input" for name in _CORRECTED)
+    wiring.on(
+        f"{_SENDS} prompt.change {corrections}",
+        reads=["strip"],
+        updates=["strip"],
         js=_DROP_REFUSAL,
-        **AT_ONCE,
     )
-    # With one line Enter sends; with several it begins a new line. Only the browser handles this
-    # event, so that it applies to the very next key.
-    several = parts.form.parts["several"]
-    several.change(
-        None,
-        several,
-        parts.prompt,
-        js="(several) => ({ __type__: 'update', lines: several ? 4 : 1 })",
-        **AT_ONCE,
-    )
-    fields = [parts.embedding.kept, parts.app, *parts.form.inputs]
-    generate_event = gr.on(
-        [parts.prompt.submit, parts.generate.click],
-        drawing.for_page,
-        fields,
-        parts.updated,
-        js=start.WITH_PICTURE,
-        **IN_THE_STRIP,
-    )
-    lines = [parts.reading, parts.negative_reading]
-    reading.connect(lines, parts.form, generator, styles_for(kind))
-    form.hide_unused(parts.form)
-    beginning.connect(parts.surprise, parts.prompt, kind)
-    styles = styles_for(kind)
-    restore.connect_offer(
-        parts.offer, parts.prompt, parts.form.inputs, parts.strip, generator, styles
-    )
-    restore.connect(parts.restorer, parts.form.inputs, parts.strip, generator, styles)
-    new_seed = picture_panel.connect(
-        parts.panel,
-        parts.app,
-        parts.gallery,
-        parts.pictures,
-        parts.form.inputs,
-        parts.embedding.kept,
-        parts.strip,
-        generator,
-    )
-    new_seed_event = new_seed.then(
-        drawing.for_page,
-        fields,
-        parts.updated,
-        js=start.WITH_ITS_PICTURE,
-        **IN_THE_STRIP,
-    )
-    start_inputs = [parts.app, parts.app, parts.pictures]
-    variations_event = parts.panel.variations.click(
-        drawing.variations,
-        [*start_inputs, parts.panel.strength, parts.embedding.kept],
-        parts.updated,
-        js=start.WITH_KEY_AND_ITS_PICTURE,
-        **IN_THE_STRIP,
-    )
-    larger_event = parts.panel.larger.click(
-        drawing.larger,
-        [parts.app, parts.pictures, parts.embedding.kept],
-        parts.updated,
-        js=picture_panel.WITH_KEY,
-        **IN_THE_STRIP,
-    )
-    finish_event = parts.panel.finish.click(
-        drawing.finish,
-        [*start_inputs, parts.embedding.kept],
-        parts.updated,
-        js=start.WITH_KEY_AND_ITS_PICTURE,
-        **IN_THE_STRIP,
-    )
-    link.connect(parts.linked, parts.form.inputs, parts.draft, generator, styles_for(kind))
-    parts.history.change(None, [parts.history, parts.app], None, js=history.ANNOUNCE, **AT_ONCE)
-    history_event = history.connect(
-        parts.history,
-        parts.gallery,
-        parts.strip,
-        parts.form.inputs,
-        drawing.again,
-        parts.embedding.kept,
-        parts.updated,
-        generator,
-        styles_for(kind),
-    )
-    form.connect(page, parts.form, parts.chips.buttons["size"], generator)
-    chips.connect(parts.chips, parts.form, parts.started, parts.app, generator)
-    request_inputs = [parts.request, parts.embedding.kept, parts.asked]
-    reload_event = parts.request.select(
-        drawing.again, request_inputs, parts.updated, js=history.WITH_LINK, **IN_THE_STRIP
-    )
-    resume_event = network.connect(
-        parts.network, drawing.resume, request_inputs, parts.updated, history.WITH_LINK
-    )
-    waiting_event = waiting.connect(
-        parts.waiting, drawing.waited, fields, parts.updated, start.WITH_PICTURE
-    )
-    for event in (
-        *(generate_event, new_seed_event, variations_event, larger_event, finish_event),
-        *(history_event, reload_event, resume_event, waiting_event),
-    ):
+    # Only the browser handles this event, so that it applies to the very next key.
+    wiring.on("several.change", reads=["several"], updates=["prompt"], js=_LINES)
+
+    def draws(
+        triggers: Any,
+        handler: Callable[[Call], Any],
+        reads: Sequence[str] = (),
+        tells: Sequence[str] = (),
+        updates: Sequence[str] = UPDATED,
+        **options: Any,
+    ) -> None:
+        """Draw at these events, and show Generate again at the end."""
+        options |= {"reads": reads, "tells": tells, "updates": updates}
+        event = wiring.on(triggers, handler, queue=True, **options)
         # Gradio ignores a press of Generate until the previous run has ended: show it only then.
-        buttons = [parts.generate, parts.stop]
-        event.then(None, parts.strip, buttons, js=_GENERATE_AGAIN, **AT_ONCE)
-    parts.stop.click(drawing.stop, parts.request, **AT_ONCE)
+        wiring.on(event, reads=["strip"], updates=["generate", "stop"], js=_GENERATE_AGAIN)
+
+    draws(_SENDS, drawing.for_page, fields, ["start"])
+    reading.connect(wiring, generator, styles)
+    form.hide_unused(wiring)
+    beginning.connect(wiring, kind)
+    restore.connect_offer(wiring, generator, styles)
+    restore.connect(wiring, generator, styles)
+    new_seed = picture_panel.connect(wiring, generator)
+    draws(new_seed, drawing.for_page, fields, ["began"])
+    variation = ["pictures", "picked-strength"]
+    draws("variations.click", drawing.variations, variation, ["key", "began"])
+    draws("larger.click", drawing.larger, ["pictures"], ["key"])
+    draws("finish.click", drawing.finish, ["pictures"], ["key", "began"])
+    link.connect(wiring, generator, styles)
+    # "multiple", because another may follow before the last has ended.
+    several: dict[str, Any] = {"trigger_mode": "multiple"}
+    all_names = [*fields, *UPDATED]
+    draws("history.select", drawing.chosen, [RELAY, "strip"], updates=all_names, **several)
+    form.connect(wiring, generator)
+    chips.connect(wiring, generator)
+    draws("relay.request_kept", drawing.again, tells=["query"])
+    draws("network.select", drawing.resume, tells=["query"], **several)
+    draws("waiting.select", drawing.waited, fields, ["start"], **several)
+    wiring.on("stop.click", drawing.stop, reads=[RELAY])
 
 
 def _header(facts: Facts, kind: Kind) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
@@ -21,11 +20,12 @@ from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
 from serving.requests import readers
 from ui import form, i18n, status
-from ui.events import AT_ONCE
-from ui.form import Fields, Form, Visitor
+from ui.form import Fields, Visitor
 from ui.styles import Style
+from ui.wiring import Call, Updates, Wiring
 
 SCRIPT = Path(__file__).parent / "static" / "reading.js"
+LINES = "length", "negative-length"  # under the prompt and the negative prompt
 _QUOTED = 40  # characters of a part of a prompt
 _MOST = 8  # weights, or options of a list, that a line tells of
 # The fields that decide how prompts are read.
@@ -35,45 +35,41 @@ _FIELDS = (
 )
 
 # While a number of steps is being typed it may be any, and Gradio refuses what its slider excludes.
-_WITHIN = """(...values) => {
-  const typed = Number(values[%d]) || %d;
-  return values.with(%d, Math.min(Math.max(typed, %d), %d));
-}"""
+_WITHIN = """({ steps }) => (
+  { steps: Math.min(Math.max(Number(steps) || %(low)d, %(low)d), %(high)d) }
+)"""
 
 
-def layout(name: str) -> gr.HTML:
-    """Return the line under a field, whose element has this id."""
-    return gr.HTML(
+def layout(wiring: Wiring, name: str) -> None:
+    """Lay out the line under a field; the name is the id of the line's element too."""
+    line = gr.HTML(
         status.EMPTY,
         js_on_load=SCRIPT.read_text(encoding="utf-8"),
         elem_id=name,
         elem_classes=["reading"],
         padding=False,
     )
+    wiring.add(name, line)
 
 
-def connect(
-    lines: Sequence[gr.HTML], form: Form, generator: Generator, styles: Mapping[str, Style]
-) -> None:
+def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
     """Keep the lines under the prompt and the negative prompt up to date."""
 
-    async def length(sender: gr.Request, *values: Any) -> tuple[str, str]:
-        pairs = zip(_FIELDS, values, strict=True)
+    async def length(call: Call) -> Updates:
         # A text field that was never in view may be sent as None.
-        named_values = {name: value for name, value in pairs if value is not None}
-        return await told(Fields(**named_values), Visitor.behind(sender).address, generator, styles)
+        fields = Fields(**{name: v for name, v in call.values.items() if v is not None})
+        address = Visitor.behind(call.sender).address
+        lines = await told(fields, address, generator, styles)
+        return dict(zip(LINES, lines, strict=True))
 
-    fields = [form.parts[name] for name in _FIELDS]
-    at, steps = _FIELDS.index("steps"), form.parts["steps"]
-    min_steps, max_steps = int(steps.minimum), int(steps.maximum)
-    gr.on(
-        [field.change for field in fields],
+    steps = wiring["steps"]
+    wiring.on(
+        " ".join(f"{name}.change" for name in _FIELDS),
         length,
-        fields,
-        lines,
-        js=_WITHIN % (at, min_steps, at, min_steps, max_steps),
+        reads=_FIELDS,
+        updates=LINES,
+        js=_WITHIN % {"low": steps.minimum, "high": steps.maximum},
         trigger_mode="always_last",
-        **AT_ONCE,
     )
 
 

@@ -1,63 +1,43 @@
 """Settings read back from a picture, or from its text."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import gradio as gr
-from gradio.components import Component
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
-from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS, Generator, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.requests import readers
 from ui import i18n, settings, status
-from ui.events import AT_ONCE
-from ui.form import Visitor
+from ui.form import Fields, Visitor
 from ui.gradio_compat import uploads
 from ui.pictures.picture_panel import apply
 from ui.styles import Style, typed
+from ui.wiring import Call, Updates, Wiring
 
 # Largest file: the limit of an upload, less the form that is sent around the file.
 MOST_BYTES = MAX_UPLOAD_BYTES - 2**10
 T = TypeVar("T")
 
 # Shows the offer while the prompt ends with a line of settings, without a request to the server.
-_OFFER = """(prompt) => {
+_OFFER = """({ prompt }) => {
   const last = (prompt ?? "").trim().split("\\n").pop();
   const visible = /^Steps: *\\d.*, *Seed: *\\d/.test(last) && last.split(":").length > 3;
-  return { __type__: "update", visible };
+  return { offer: { __type__: "update", visible } };
 }"""
 # A file that is refused, and a picture that is no longer there.
 _TOLD = """
 element.addEventListener("refused", ({ detail }) => trigger("select", detail));
 element.addEventListener("removed", () => trigger("clear"));
 """
-_EMPTY = '() => ["", { __type__: "update", visible: false }]'
-
-
-@dataclass(frozen=True)
-class Restorer:
-    """The components that take a picture or its text, and show the settings found in it."""
-
-    file: gr.File
-    text: gr.Textbox
-    found: gr.HTML
-    use: gr.Button
-    settings: gr.State
-
-
-@dataclass(frozen=True)
-class Offer:
-    """The components under the prompt that offer to use settings that were pasted into it."""
-
-    row: gr.Row
-    use: gr.Button
+_EMPTY = """() => (
+  { "restored": "", "restore-use": { __type__: "update", visible: false } }
+)"""
 
 
 class RestoreError(Exception):
@@ -105,8 +85,8 @@ def from_text(text: str) -> Settings:
         raise RestoreError(i18n.NO_SETTINGS_IN_TEXT) from error
 
 
-def layout(facts: Facts) -> Restorer:
-    """Return a place to drop a picture, and one to paste a text."""
+def layout(wiring: Wiring) -> None:
+    """Lay out a place to drop a picture, and one to paste a text."""
     file = gr.File(
         label=i18n.START_PICTURE,
         file_types=[".png", ".jpg", ".jpeg", ".webp"],
@@ -120,72 +100,67 @@ def layout(facts: Facts) -> Restorer:
         max_lines=6,
         elem_id="restore-text",
     )
-    result = gr.HTML(js_on_load=_TOLD, elem_id="restored", padding=False)
-    use = gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use")
-    return Restorer(file, text, result, use, gr.State(None))
+    wiring.add("restore-picture", file)
+    wiring.add("restore-text", text)
+    wiring.add("restored", gr.HTML(js_on_load=_TOLD, elem_id="restored", padding=False))
+    wiring.add("restore-use", gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use"))
+    wiring.add("settings", gr.State(None))
 
 
-def layout_offer() -> Offer:
-    """Return the offer, which is hidden until settings are pasted into the prompt."""
-    with gr.Row(visible=False, elem_id="pasted") as row:
+def layout_offer(wiring: Wiring) -> None:
+    """Lay out the offer, which is hidden until settings are pasted into the prompt."""
+    with wiring.add("offer", gr.Row(visible=False, elem_id="pasted")):
         gr.HTML(status.note(i18n.LOOKS_LIKE_SETTINGS), padding=False)
-        use = gr.Button(i18n.USE_THEM, size="sm", elem_id="use-pasted")
-    return Offer(row, use)
+        wiring.add("use-pasted", gr.Button(i18n.USE_THEM, size="sm", elem_id="use-pasted"))
 
 
-def connect_offer(
-    offer: Offer,
-    prompt: gr.Textbox,
-    fields: Sequence[Component],
-    strip: gr.HTML,
-    generator: Generator,
-    styles: Mapping[str, Style],
-) -> None:
+def connect_offer(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
     """Offer to use settings that were pasted into the prompt, and put them into the fields."""
 
-    async def use(sender: gr.Request, text: str | None) -> tuple[Any, ...]:
+    async def use(call: Call) -> Updates:
+        def read() -> Updates:
+            return apply(from_text(call.values["prompt"] or ""), generator.facts, styles)
+
         try:
-            return await _in_turn(
-                sender, lambda: apply(from_text(text or ""), generator.facts, styles)
-            )
+            return await _in_turn(call.sender, read)
         except RestoreError as error:
-            return *(gr.skip() for _ in fields), status.warning(str(error))
+            return {"strip": status.warning(str(error))}
 
-    prompt.change(None, prompt, offer.row, js=_OFFER, **AT_ONCE)
-    offer.use.click(use, prompt, [*fields, strip], **AT_ONCE)
+    wiring.on("prompt.change", reads=["prompt"], updates=["offer"], js=_OFFER)
+    wiring.on("use-pasted.click", use, reads=["prompt"], updates=[*Fields._fields, "strip"])
 
 
-def connect(
-    restorer: Restorer,
-    fields: Sequence[Component],
-    strip: gr.HTML,
-    generator: Generator,
-    styles: Mapping[str, Style],
-) -> None:
+def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
     """Show settings as soon as they are found, and put them into the page's fields on request."""
 
-    async def of_picture(sender: gr.Request, dropped: dict[str, Any] | None) -> tuple[Any, ...]:
-        read = partial(_of_picture, dropped, styles)
+    async def of_picture(call: Call) -> Updates:
+        read = partial(_of_picture, call.values["restore-picture"], styles)
         # The field is emptied so that the next picture can be dropped there.
-        return None, *await _shown_in_turn(sender, read)
+        return {"restore-picture": None, **await _shown_in_turn(call.sender, read)}
 
-    async def of_text(sender: gr.Request, text: str | None) -> tuple[Any, ...]:
-        return await _shown_in_turn(sender, partial(_of_text, text, styles))
+    async def of_text(call: Call) -> Updates:
+        return await _shown_in_turn(
+            call.sender, partial(_of_text, call.values["restore-text"], styles)
+        )
 
-    shows = [restorer.found, restorer.use, restorer.settings]
+    def use(call: Call) -> Updates:
+        return apply(call.values["settings"], generator.facts, styles)
+
+    shows = ["restored", "restore-use", "settings"]
     # No preprocessing: Gradio would create an empty file beside the upload, and leave it there.
-    restorer.file.upload(
-        of_picture, restorer.file, [restorer.file, *shows], preprocess=False, **AT_ONCE
+    wiring.on(
+        "restore-picture.upload",
+        of_picture,
+        reads=["restore-picture"],
+        updates=["restore-picture", *shows],
+        preprocess=False,
     )
-    restorer.found.select(_refused, None, shows, **AT_ONCE)
-    restorer.found.clear(None, None, [restorer.found, restorer.use], js=_EMPTY, **AT_ONCE)
-    restorer.text.change(of_text, restorer.text, shows, trigger_mode="always_last", **AT_ONCE)
-    restorer.use.click(
-        lambda values: apply(values, generator.facts, styles),
-        restorer.settings,
-        [*fields, strip],
-        **AT_ONCE,
-    )
+    wiring.on("restored.select", _refused, updates=shows)
+    wiring.on("restored.clear", updates=shows[:2], js=_EMPTY)
+    text_options: dict[str, Any] = {"updates": shows, "trigger_mode": "always_last"}
+    wiring.on("restore-text.change", of_text, reads=["restore-text"], **text_options)
+    fields = [*Fields._fields, "strip"]
+    wiring.on("restore-use.click", use, reads=["settings"], updates=fields)
 
 
 async def _in_turn(sender: gr.Request, work: Callable[[], T]) -> T:
@@ -200,55 +175,47 @@ async def _in_turn(sender: gr.Request, work: Callable[[], T]) -> T:
         raise RestoreError(i18n.translate(error.message)) from error
 
 
-async def _shown_in_turn(
-    sender: gr.Request, read: Callable[[], tuple[Any, ...]]
-) -> tuple[Any, ...]:
+async def _shown_in_turn(sender: gr.Request, read: Callable[[], Updates]) -> Updates:
     try:
         return await _in_turn(sender, read)
     except RestoreError as error:
-        return _not_found(str(error))
+        return _shown(status.warning(str(error)))
 
 
-def _of_picture(dropped: dict[str, Any] | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
+def _of_picture(dropped: dict[str, Any] | None, styles: Mapping[str, Style]) -> Updates:
     """Read a picture; `dropped` is Gradio's `FileData` as JSON."""
-    path = Path((dropped or {}).get("path") or "")
-    label = i18n.RESTORE_ITS_SETTINGS
-    html, *rest = _shown(lambda: from_picture(path), label, styles)
-    # `start/tools.js` tells these settings from those of a text.
-    return html and f"<div data-of-picture>{html}</div>", *rest
-
-
-def _refused(event: gr.EventData) -> tuple[Any, ...]:
-    """Say why the browser did not send a file; the event names the reason."""
-    is_large = event._data == "too large"
-    return _not_found(i18n.TOO_LARGE_A_PICTURE if is_large else i18n.UNREADABLE_PICTURE)
-
-
-def _of_text(text: str | None, styles: Mapping[str, Style]) -> tuple[Any, ...]:
-    if not (text or "").strip():
-        return _nothing()
-    return _shown(lambda: from_text(text or ""), i18n.USE_SETTINGS, styles)
-
-
-def _shown(
-    find: Callable[[], Settings | None], label: str, styles: Mapping[str, Style]
-) -> tuple[str, Any, Settings | None]:
-    try:
-        picture_settings = find()
-    except RestoreError as error:
-        return _not_found(str(error))
+    picture_settings = from_picture(Path((dropped or {}).get("path") or ""))
     if picture_settings is None:
-        return _nothing()
+        return _shown(status.EMPTY)
+    # `start/tools.js` tells these settings from those of a text.
+    html = f"<div data-of-picture>{_html(picture_settings, styles)}</div>"
+    return _shown(html, picture_settings, i18n.RESTORE_ITS_SETTINGS)
+
+
+def _of_text(text: str | None, styles: Mapping[str, Style]) -> Updates:
+    if not (text or "").strip():
+        return _shown(status.EMPTY)
+    picture_settings = from_text(text or "")
+    return _shown(_html(picture_settings, styles), picture_settings, i18n.USE_SETTINGS)
+
+
+def _refused(call: Call) -> Updates:
+    """Say why the browser did not send a file; the event names the reason."""
+    is_large = call.data == "too large"
+    message = i18n.TOO_LARGE_A_PICTURE if is_large else i18n.UNREADABLE_PICTURE
+    return _shown(status.warning(message))
+
+
+def _html(picture_settings: Settings, styles: Mapping[str, Style]) -> str:
     words = typed(styles.values(), picture_settings.prompt, picture_settings.negative_prompt)
     html = settings.as_html(picture_settings, words)
     if settings.is_shortened(picture_settings):
         html += status.warning(i18n.shortened(MAX_CHARACTERS))
-    return html, gr.Button(label, visible=True), picture_settings
+    return html
 
 
-def _nothing() -> tuple[str, Any, None]:
-    return status.EMPTY, gr.Button(visible=False), None
-
-
-def _not_found(message: str) -> tuple[str, Any, None]:
-    return status.warning(message), gr.Button(visible=False), None
+def _shown(html: str, picture_settings: Settings | None = None, label: str = "") -> Updates:
+    """Return the updates that show settings that were found, or why there are none."""
+    has_settings = picture_settings is not None
+    button = gr.Button(label, visible=True) if has_settings else gr.Button(visible=False)
+    return {"restored": html, "restore-use": button, "settings": picture_settings}

@@ -27,7 +27,6 @@ from serving.messages import Code, Message, Param
 from serving.requests import inputs
 from serving.requests.inputs import Input
 from ui import i18n
-from ui.app_name import part
 from ui.gradio_compat import uploads
 
 STATIC = Path(__file__).parent / "static"
@@ -51,29 +50,6 @@ _FAILURES = {
     429: Message(Code.TOO_MANY_UPLOADS),
     507: Message(Code.NO_ROOM_FOR_UPLOADS),
 }
-
-_JS = f"""
-  const ask = (start) => {{
-    const asked = {{ start }};
-    {part("#start [data-start]")}?.dispatchEvent(
-      new CustomEvent("asked", {{ bubbles: true, detail: asked }}));
-    return asked.answer;
-  }};
-  const opened = {part("#picked [data-place]")}?.dataset ?? {{}};
-  const its = async () => (opened.began ? await ask(opened.start) ?? {{ gone: true }} : null);"""
-# Puts the page's picture in the place of the second input, the app's name; the event waits for its
-# upload.
-WITH_PICTURE = f"""async (first, app, ...others) => {{{_JS}
-  return [first, await ask() ?? null, ...others];
-}}"""
-# The same with the picture that the opened one began with.
-WITH_ITS_PICTURE = f"""async (first, app, ...others) => {{{_JS}
-  return [first, await its(), ...others];
-}}"""
-# The same, with the opened picture's key in the place of the first input, which is the name too.
-WITH_KEY_AND_ITS_PICTURE = f"""async (app, _, ...others) => {{{_JS}
-  return [opened.key ?? "", await its(), ...others];
-}}"""
 
 
 @dataclass(frozen=True, repr=False)

@@ -35,6 +35,7 @@ from tools.adapter_files import draw_adapter, write_adapter
 from ui.form import Fields
 from ui.generation import Drawing
 from ui.model_kind import Kind
+from ui.wiring import Call
 
 Ask = dict[str, Any]
 Picture = Image.Image | None
@@ -174,13 +175,14 @@ def by_a1111(here: Here, ask: Ask, image: Picture) -> Pictures:
 def on_the_page(here: Here, ask: Ask, image: Picture) -> Pictures:
     facts = here.generator.facts
     usual = {"steps": facts.num_inference_steps, "guidance_scale": facts.guidance_scale}
-    fields = Fields(**usual | linked(ask), randomise=False).shown()
+    told = {"relay": {"start": here.upload(image)}}
+    values = told | Fields(**usual | linked(ask), randomise=False).shown()
 
     async def draw() -> Any:
         page = Drawing(here.generator, Kind.SDXL).for_page
-        return [each async for each in page(SENDER, None, here.upload(image), *fields)][-1]
+        return [each async for each in page(Call(SENDER, values))][-1]
 
-    return [Image.open(each.path) for each in here.run(draw()).pictures]
+    return [Image.open(each.path) for each in here.run(draw())["pictures"]]
 
 
 def by_gradio(here: Here, ask: Ask, image: Picture) -> Pictures:

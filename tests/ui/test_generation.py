@@ -44,12 +44,13 @@ from tests import models
 from ui import form, generation, i18n, page, status
 from ui.examples import examples_for, surprise
 from ui.form import Fields, Visitor
-from ui.generation import Drawing, Update
+from ui.generation import Drawing
 from ui.model_kind import Kind, kind_of
 from ui.page import build_page
 from ui.pictures import embedding, files
 from ui.pictures.saved import Picture
 from ui.styles import NONE, Typed, styles_for, typed
+from ui.wiring import Call, Updates, Wiring
 
 BLANK = "Enter a prompt first."
 BROKEN = "Something went wrong. Try again."
@@ -187,15 +188,25 @@ def test_a_long_session_id_is_cut():
     assert Visitor.behind(sender) == Visitor("x" * 64, "::1")
 
 
-def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Update]:
-    """Return all updates that the page receives during one request."""
+def call_with(data: Any = None, told: dict[str, Any] | None = None, **values: Any) -> Call:
+    """Return an event of a page whose browser `told` something."""
+    return Call(SENDER, {"relay": told or {}, **values}, data)
 
-    async def collect() -> list[Update]:
-        page = Drawing(stand_in, Kind.MINIATURE).for_page
-        values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
-        return [update async for update in page(SENDER, None, None, *Fields(**values).shown())]
+
+def all_of(updates: AsyncGenerator[Updates]) -> list[Updates]:
+    """Return all updates of a handler."""
+
+    async def collect() -> list[Updates]:
+        return [update async for update in updates]
 
     return asyncio.run(collect())
+
+
+def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Updates]:
+    """Return all updates that the page receives during one request."""
+    values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
+    call = call_with(**Fields(**values).shown())
+    return all_of(Drawing(stand_in, Kind.MINIATURE).for_page(call))
 
 
 # --- from fields to a request ---
@@ -250,7 +261,7 @@ def test_refused(changes: dict[str, Any], said: str):
 
 @pytest.mark.parametrize("sent", [None, "half", 101, -1, 10**400, float("nan"), [50]])
 def test_a_share_that_the_page_cannot_send_is_refused(sent: object):
-    fields = Fields.sent(Fields(prompt="a star")._replace(guidance_until=sent))
+    fields = Fields.sent({"prompt": "a star", "guidance_until": sent})
     with pytest.raises(RequestError):
         to_request(guidance_until=fields.guidance_until)
 
@@ -329,7 +340,14 @@ def test_changing_the_choice_of_settings_inside_writes_nothing_without_pictures(
 ):
     saved: list[object] = []
     monkeypatch.setattr(files, "save", lambda named: saved.append(named) or [])
-    assert set(map(str, embedding._follow(False, [], MODEL))) == {str(gr.skip())}
+    with gr.Blocks() as blocks:
+        wiring = Wiring(blocks)
+        for name in ("embed", "gallery", "pictures", "relay", "texts"):
+            wiring.add(name, gr.State([]) if name == "pictures" else gr.Checkbox())
+        embedding.connect(wiring, StandIn())
+    [follow] = [each.fn for each in blocks.fns.values() if each.fn]
+    answer = follow(SENDER, gr.EventData(None, None), False, [])  # type: ignore[misc]
+    assert asyncio.run(answer) == gr.skip()
     assert saved == []
 
 
@@ -373,8 +391,8 @@ def test_each_picture_of_several_has_its_own_caption():
             yield Done()
 
     (*_, ended) = shown(Several(), prompt="a red star\na moon", several=True)
-    assert [caption for _, caption in ended.gallery] == ["Seed 7: a red star", "Seed 8: a moon"]
-    assert Path(ended.gallery[1][0]).name == "a-moon-8.png"
+    assert [caption for _, caption in ended["gallery"]] == ["Seed 7: a red star", "Seed 8: a moon"]
+    assert Path(ended["gallery"][1][0]).name == "a-moon-8.png"
 
 
 # --- updates of the page ---
@@ -385,49 +403,49 @@ def test_the_page_shows_steps_and_then_pictures(
 ):
     monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
     updates = shown(StandIn(), steps=3)
-    strips = [update.strip for update in updates]
+    strips = [update.get("strip", "") for update in updates]
     assert i18n.starting() in strips[0]
     assert i18n.starting() in strips[1]
-    said = "".join(strip for strip in strips if strip != gr.skip())
+    said = "".join(strips)
     assert re.findall(r"<span>Step (\d) of 3", said) == ["1", "2", "3"]
     assert re.search(r"4 pictures in \d+\.\d s", strips[-1])
-    assert updates[0].seed == 7  # the seed used is written back
+    assert updates[0]["seed"] == 7  # the seed used is written back
 
-    gallery = updates[-1].gallery
+    gallery = updates[-1]["gallery"]
     assert [caption for _, caption in gallery] == [f"Seed {s}: a red star" for s in (7, 8, 9, 10)]
     paths = [Path(path) for path, _ in gallery]
     assert [path.name for path in paths] == [f"a-red-star-{s}.png" for s in (7, 8, 9, 10)]
     assert paths[0].read_bytes() == b"png7"
     assert all(path.is_relative_to(served_folder) for path in paths)
-    assert [each.settings.seed for each in updates[-1].pictures] == [7, 8, 9, 10]
+    assert [each.settings.seed for each in updates[-1]["pictures"]] == [7, 8, 9, 10]
 
 
 @pytest.mark.parametrize("error", [None, Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))])
 def test_the_history_gets_a_request_again_at_its_end(error: Error | None):
     # Gradio drops the first update if another request ends at the same moment.
     updates = shown(StandIn(error=error), steps=3)
-    entry = updates[0].history
+    entry, last_entry = updates[0]["relay"]["entry"], updates[-1]["relay"]["entry"]
     assert entry["link"]
-    assert updates[-1].history.items() >= entry.items()
-    assert ("drawn" in updates[-1].history) == (error is None)
+    assert last_entry.items() >= entry.items()
+    assert ("drawn" in last_entry) == (error is None)
 
 
 def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
     updates = shown(StandIn(), steps=2)
-    said = [update.previews for update in updates if update.previews != gr.skip()]
+    said = [update["previews"] for update in updates if "previews" in update]
     previews, cleared = said
     assert re.findall('base64,([^"]+)', previews) == ["bG9vayAw", "bG9vayAx"]
     assert f'aria-label="{i18n.PREVIEWS}"' in previews
     assert cleared == status.EMPTY
-    assert updates[-1].previews == status.EMPTY
+    assert updates[-1]["previews"] == status.EMPTY
 
 
 def test_previews_stay_in_the_gallery_after_a_stop():
     update = shown(StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))), steps=3)[-1]
-    assert update.previews == status.EMPTY
-    assert [Path(path).read_bytes() for path, _ in update.gallery] == [b"look 0", b"look 1"]
-    assert {caption for _, caption in update.gallery} == {"Unfinished: step 3 of 3"}
-    pictures = update.pictures
+    assert update["previews"] == status.EMPTY
+    assert [Path(path).read_bytes() for path, _ in update["gallery"]] == [b"look 0", b"look 1"]
+    assert {caption for _, caption in update["gallery"]} == {"Unfinished: step 3 of 3"}
+    pictures = update["pictures"]
     assert [each.settings.seed for each in pictures] == [7, 8]
     assert {each.typed.prompt for each in pictures} == {"a red star"}
 
@@ -438,17 +456,15 @@ def test_a_stopped_request_is_finished_with_its_own_settings():
     update = shown(StandIn(error=stopped), steps=3, randomise=True, **changes)[-1]
     stand_in = StandIn()
 
-    async def finished(key: str) -> list[Update]:
-        drawn = Drawing(stand_in, Kind.MINIATURE).finish(SENDER, key, None, update.pictures)
-        return [update async for update in drawn]
-
-    last = asyncio.run(finished(update.pictures[1].key))[-1]
+    pictures = update["pictures"]
+    call = call_with(told={"key": pictures[1].key}, pictures=pictures)
+    last = all_of(Drawing(stand_in, Kind.MINIATURE).finish(call))[-1]
     (asked,) = stand_in.asked
     assert asked.prompt == "a glossy picture of a red star on a black background"
     assert (asked.negative_prompt, asked.guidance_scale) == ("dull", 4.5)
     assert asked.num_inference_steps == 3
-    assert asked.seed == update.pictures[0].settings.seed
-    assert [each.unfinished for each in last.pictures] == [None] * 4
+    assert asked.seed == update["pictures"][0].settings.seed
+    assert [each.unfinished for each in last["pictures"]] == [None] * 4
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -456,13 +472,12 @@ def test_a_stopped_request_can_be_finished_after_a_reload(known: bool):
     stand_in = StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED)))
     first = shown(stand_in, style="Night", steps=3)[0]
 
-    async def again(query: str) -> Update:
-        drawn = Drawing(stand_in, Kind.MINIATURE).again(first.request_id, None, query)
-        return [update async for update in drawn][-1]
-
-    last = asyncio.run(again(first.history["link"] if known else "?prompt=&steps=x"))
-    assert {caption for _, caption in last.gallery} == {"Unfinished: step 3 of 3"}
-    unfinished = [each.unfinished for each in last.pictures]
+    told = first["relay"]
+    query = told["entry"]["link"] if known else "?prompt=&steps=x"
+    call = call_with(told={"request": told["request"], "query": query})
+    last = all_of(Drawing(stand_in, Kind.MINIATURE).again(call))[-1]
+    assert {caption for _, caption in last["gallery"]} == {"Unfinished: step 3 of 3"}
+    unfinished = [each.unfinished for each in last["pictures"]]
     assert [each.asked.style for each in unfinished] == (["Night", "Night"] if known else [])
 
 
@@ -472,16 +487,12 @@ def test_pictures_have_the_words_that_were_typed(style: str):
     prompt = "a red star on a black background"
     stand_in = StandIn()
     updates = shown(stand_in, prompt=prompt, style=style)
-    assert [each.typed for each in updates[-1].pictures] == [Typed(prompt, "", style)] * 4
-    assert updates[-1].gallery[0][1] == f"Seed 7: {prompt}"
-
-    async def again() -> Update:
-        drawn = Drawing(stand_in, Kind.MINIATURE).again(
-            updates[0].request_id, None, updates[0].history["link"]
-        )
-        return [update async for update in drawn][-1]
-
-    assert asyncio.run(again()).pictures[0].typed == Typed(prompt, "", style)
+    assert [each.typed for each in updates[-1]["pictures"]] == [Typed(prompt, "", style)] * 4
+    assert updates[-1]["gallery"][0][1] == f"Seed 7: {prompt}"
+    told = updates[0]["relay"]
+    call = call_with(told={"request": told["request"], "query": told["entry"]["link"]})
+    last = all_of(Drawing(stand_in, Kind.MINIATURE).again(call))[-1]
+    assert last["pictures"][0].typed == Typed(prompt, "", style)
 
 
 def test_a_stop_before_the_first_preview_leaves_the_older_pictures(
@@ -492,11 +503,11 @@ def test_a_stop_before_the_first_preview_leaves_the_older_pictures(
         yield Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
 
     monkeypatch.setattr(StandIn, "events", stopped)
-    assert shown(StandIn())[-1].gallery == gr.skip()
+    assert "gallery" not in shown(StandIn())[-1]
 
 
 def test_a_blurred_picture_says_so():
-    gallery = shown(StandIn(blurred=2), steps=1)[-1].gallery
+    gallery = shown(StandIn(blurred=2), steps=1)[-1]["gallery"]
     said = [" blurred by the safety checker" in caption for _, caption in gallery]
     assert said == [False, False, True, False]
     assert gallery[2][1] == "Seed 9, blurred by the safety checker: a red star"
@@ -515,14 +526,14 @@ def test_the_title_names_the_models_family(family: str):
 def test_random_seed_is_written_back():
     stand_in = StandIn()
     updates = shown(stand_in, randomise=True, steps=1)
-    assert updates[0].seed == stand_in.asked[0].seed
+    assert updates[0]["seed"] == stand_in.asked[0].seed
 
 
 def test_the_ending_says_that_a_prompt_was_cut():
-    strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1].strip
+    strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1]["strip"]
     assert i18n.END_LEFT_OUT in strip
     assert "the end<" not in strip
-    assert i18n.END_LEFT_OUT not in shown(StandIn(), steps=1)[-1].strip
+    assert i18n.END_LEFT_OUT not in shown(StandIn(), steps=1)[-1]["strip"]
 
 
 @pytest.mark.parametrize(
@@ -540,7 +551,7 @@ def test_the_ending_says_that_a_prompt_was_cut():
 def test_error_ends_as_a_message(stand_in: StandIn, kind: str, said: str):
     update = shown(stand_in, steps=1)[-1]
     role = "alert" if kind == "error" else "status"
-    assert update.strip == f'<p class="{kind}" role="{role}">{said}</p>'
+    assert update["strip"] == f'<p class="{kind}" role="{role}">{said}</p>'
 
 
 def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
@@ -549,13 +560,13 @@ def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(StandIn, "submit", submit)
     (update,) = shown(StandIn())
-    assert update.strip == status.error(BROKEN)
+    assert update["strip"] == status.error(BROKEN)
 
 
 def test_queue_position_and_wait_are_shown_and_the_prompt_stays():
     waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
     updates = shown(StandIn(first=waits), steps=1)
-    strips = [update.strip for update in updates]
+    strips = [update.get("strip", "") for update in updates]
     for said in (
         "Number 3 in the queue, about 2 min",
         "Number 2 in the queue, about 12 s",
@@ -565,49 +576,40 @@ def test_queue_position_and_wait_are_shown_and_the_prompt_stays():
     ):
         assert sum(f"<span>{said}" in strip for strip in strips) >= 1, said
     for update in updates[:-1]:
-        assert (update.generate.visible, update.stop.visible) == (False, True)
-    said = [strip for strip in strips if isinstance(strip, str)]
+        assert (update["generate"].visible, update["stop"].visible) == (False, True)
+    said = [strip for strip in strips if strip]
     assert all(strip.startswith(status.RUNNING) for strip in said[:-1])
     assert not said[-1].startswith(status.RUNNING)
 
 
 def test_a_page_loaded_anew_finds_its_request_again():
     stand_in = StandIn()
-    request_id = shown(stand_in)[0].request_id
+    request_id = shown(stand_in)[0]["relay"]["request"]
     drawn = Drawing(stand_in, Kind.MINIATURE)
 
-    async def again(request_id: str | None) -> list[Update]:
-        return [update async for update in drawn.again(request_id)]
+    def again(request_id: Any) -> list[Updates]:
+        return all_of(drawn.again(call_with(told={"request": request_id})))
 
-    updates = asyncio.run(again(request_id))
-    assert updates[-1].strip == status.note("4 pictures")
-    assert updates[-1].gallery[0][1] == "Seed 7: a red star"
+    updates = again(request_id)
+    assert updates[-1]["strip"] == status.note("4 pictures")
+    assert updates[-1]["gallery"][0][1] == "Seed 7: a red star"
     anything: list[Any] = [None, "forgotten", ["a"], {"a": 1}, 7]
     for nothing_to_find in anything:
-        (update,) = asyncio.run(again(nothing_to_find))
-        assert set(map(str, update)) == {str(gr.skip())}
+        assert again(nothing_to_find) == [{}]
 
 
 def test_a_lost_connection_is_not_reported_without_a_request():
-    async def resumed() -> list[Update]:
-        broken = gr.EventData(None, {"visitors": False})
-        drawn = Drawing(StandIn(), Kind.MINIATURE)
-        return [update async for update in drawn.resume(broken, None)]
-
-    (update,) = asyncio.run(resumed())
-    assert set(map(str, update)) == {str(gr.skip())}
+    drawn = Drawing(StandIn(), Kind.MINIATURE)
+    assert all_of(drawn.resume(call_with({"visitors": False}))) == [{}]
 
 
 @pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
 def test_a_request_lost_with_the_connection_is_reported(nothing_to_find: str | None):
-    async def resumed() -> list[Update]:
-        drawn = Drawing(StandIn(), Kind.MINIATURE)
-        broken = gr.EventData(None, {"visitors": True})
-        return [update async for update in drawn.resume(broken, nothing_to_find)]
-
-    first, last = asyncio.run(resumed())
-    assert set(map(str, first)) == {str(gr.skip())}
-    assert last.strip == status.note(i18n.LOST)
+    drawn = Drawing(StandIn(), Kind.MINIATURE)
+    broken = call_with({"visitors": True}, {"request": nothing_to_find})
+    first, last = all_of(drawn.resume(broken))
+    assert first == {}
+    assert last["strip"] == status.note(i18n.LOST)
 
 
 @pytest.mark.parametrize(
@@ -619,24 +621,16 @@ def test_the_request_of_the_event_that_broke_off_is_followed(
     """The page has not heard of the newest request, because its event broke off before."""
     stand_in = StandIn()
     drawn = Drawing(stand_in, Kind.MINIATURE)
-    first: dict[str, Update] = {}
-
-    async def press(event: str) -> None:
-        monkeypatch.setattr("ui.generation.current_event", lambda: event)
-        values = Fields(**VALUES).shown()
-        updates = [each async for each in drawn.for_page(SENDER, None, None, *values)]
-        first[event] = updates[0]
-
-    async def resume() -> list[Update]:
-        broken = gr.EventData(None, {"visitors": True, "event": event})
-        return [each async for each in drawn.resume(broken, first["older"].request_id)]
-
-    asyncio.run(press("older"))
-    asyncio.run(press("newest"))
-    updates = asyncio.run(resume())
-    assert updates[-1].strip == status.note(said)
-    if event in first:
-        assert updates[-1].request_id == first[event].request_id
+    ids: dict[str, str] = {}
+    for name in ("older", "newest"):
+        monkeypatch.setattr("ui.generation.current_event", lambda name=name: name)
+        updates = all_of(drawn.for_page(call_with(**Fields(**VALUES).shown())))
+        ids[name] = updates[0]["relay"]["request"]
+    broken = call_with({"visitors": True, "event": event}, {"request": ids["older"]})
+    updates = all_of(drawn.resume(broken))
+    assert updates[-1]["strip"] == status.note(said)
+    if event in ids:
+        assert updates[-1]["relay"]["request"] == ids[event]
 
 
 def test_few_events_are_remembered(monkeypatch: pytest.MonkeyPatch):
@@ -651,16 +645,15 @@ def test_few_events_are_remembered(monkeypatch: pytest.MonkeyPatch):
 def test_stop_stops_that_request():
     stand_in = StandIn()
     drawn = Drawing(stand_in, Kind.MINIATURE)
-    asyncio.run(drawn.stop("an id"))
-    sent: Any = [{"a": 1}]
-    asyncio.run(drawn.stop(sent))
+    for request_id in ("an id", [{"a": 1}]):
+        asyncio.run(drawn.stop(call_with(told={"request": request_id})))
     assert stand_in.cancelled == ["an id", ""]
 
 
 def test_blank_prompt_reaches_no_generator():
     stand_in = StandIn()
     (update,) = shown(stand_in, prompt=" ")
-    assert BLANK in update.strip
+    assert BLANK in update["strip"]
     assert stand_in.asked == []
 
 
@@ -669,9 +662,8 @@ def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
     stand_in = StandIn()
 
     async def leave() -> None:
-        updates = Drawing(stand_in, Kind.MINIATURE).for_page(
-            SENDER, None, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
-        )
+        fields = Fields(**VALUES, **OTHERS, randomise=False)
+        updates = Drawing(stand_in, Kind.MINIATURE).for_page(call_with(**fields.shown()))
         await anext(updates)
         await anext(updates)
         await updates.aclose()
@@ -702,11 +694,10 @@ def test_a_departure_is_noticed_while_nothing_happens(monkeypatch: pytest.Monkey
     monkeypatch.setattr(StandIn, "events", silence)
 
     async def leave() -> None:
-        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(
-            SENDER, None, None, *Fields(**VALUES, **OTHERS, randomise=False).shown()
-        )
+        fields = Fields(**VALUES, **OTHERS, randomise=False)
+        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(call_with(**fields.shown()))
         told = [await anext(updates) for _ in range(5)]  # sent, queued, then pauses
-        assert told[-1] == Update()
+        assert told[-1] == {}
         await asyncio.wait_for(updates.aclose(), 30)
 
     asyncio.run(leave())
@@ -807,21 +798,22 @@ def test_variations_of_a_picture():
     varied = replace(made, variation_of="1:0.5", variation_seed=2, variation_strength=0.25)
     again = replace(picture, path=Path("folder/again.png"), settings=varied)
 
-    async def collect(key: str) -> list[Update]:
-        pictures = [picture, again]
-        drawn = Drawing(stand_in, Kind.SDXL).variations(SENDER, key, None, pictures, 0.3)
-        return [update async for update in drawn]
+    def vary(key: str) -> list[Updates]:
+        values = {"pictures": [picture, again], "picked-strength": 0.3}
+        return all_of(
+            Drawing(stand_in, Kind.SDXL).variations(call_with(told={"key": key}, **values))
+        )
 
-    assert "no longer kept" in asyncio.run(collect("other/a-star-7.png"))[-1].strip
+    assert "no longer kept" in vary("other/a-star-7.png")[-1]["strip"]
     assert stand_in.asked == []
-    asyncio.run(collect(picture.key))
-    asyncio.run(collect(picture.key))
+    vary(picture.key)
+    vary(picture.key)
     one, other = stand_in.asked
     assert (one.prompt, one.negative_prompt, one.seed) == ("a star", "dull", 7)
     assert (one.num_inference_steps, one.variation_strength) == (10, 0.3)
     assert one.variation_seed != other.variation_seed
 
-    asyncio.run(collect(again.key))
+    vary(again.key)
     third = stand_in.asked[-1]
     assert (third.seed, third.variation_of) == (7, "1:0.5,2:0.25")
     assert third.variation_strength == 0.3
@@ -836,11 +828,11 @@ def test_variations_are_told_apart():
             yield Done()
 
     (*_, ended) = shown(Varied())
-    assert [caption for _, caption in ended.gallery] == [
+    assert [caption for _, caption in ended["gallery"]] == [
         "Seed 7, variation 3: a red star",
         "Seed 7, variation 4: a red star",
     ]
-    assert [Path(path).name for path, _ in ended.gallery] == [
+    assert [Path(path).name for path, _ in ended["gallery"]] == [
         "a-red-star-7-3.png",
         "a-red-star-7-4.png",
     ]
@@ -890,9 +882,9 @@ def test_files_are_written_in_other_threads(monkeypatch: pytest.MonkeyPatch):
         return write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", noted)
-    assert len(shown(StandIn())[-1].gallery) == 4
+    assert len(shown(StandIn())[-1]["gallery"]) == 4
     stopped = StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED)))
-    assert len(shown(stopped)[-1].gallery) == 2
+    assert len(shown(stopped)[-1]["gallery"]) == 2
     asyncio.run(Drawing(StandIn(), Kind.MINIATURE).for_programs(SENDER, "a red star"))
     assert len(threads) == 10
     # The event loop's thread must stay free for other visitors.

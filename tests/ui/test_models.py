@@ -1,6 +1,7 @@
 """The choice of a model, which there is where the server has several."""
 
 from dataclasses import replace
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -9,19 +10,27 @@ from pipeline.facts import Facts, ModelFacts
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from serving.generator import RequestError
-from tests.ui.test_settings import MODEL
+from tests.models import MODEL
 from ui import form, i18n, looks
 from ui.model_kind import kind_of
 from ui.styles import styles_for
+from ui.wiring import Wiring
 
 PONY = ModelFacts(name="pony", title="Pony", scheduler="heun", schedulers=("heun",))
 ODD = ModelFacts(name="odd", fault="another family")
 SEVERAL = replace(MODEL, models=(ODD, PONY))
 
 
+def field_of(facts: Facts, name: str) -> Any:
+    """Return the component of a field of the page."""
+    with gr.Blocks() as blocks:
+        wiring = Wiring(blocks)
+        form.create(wiring, facts, styles_for(kind_of(facts)))
+    return wiring[name]
+
+
 def choice_of(facts: Facts) -> gr.Dropdown:
-    with gr.Blocks():
-        return form.create(facts, styles_for(kind_of(facts)), gr.Textbox()).parts["model"]
+    return field_of(facts, "model")
 
 
 def test_a_single_model_is_no_choice() -> None:

@@ -6,15 +6,13 @@ import gradio as gr
 import pytest
 
 from pipeline.facts import Facts, LoraFacts
+from tests.ui.test_models import field_of
 from tests.ui.test_settings import MODEL
-from ui import form, i18n
-from ui.model_kind import kind_of
-from ui.styles import styles_for
+from ui import i18n
 
 
 def qualities(facts: Facts) -> gr.Dropdown:
-    with gr.Blocks():
-        return form.create(facts, styles_for(kind_of(facts)), gr.Textbox()).parts["recipe"]
+    return field_of(facts, "recipe")
 
 
 def test_without_a_recipe_there_is_no_choice() -> None:

@@ -30,6 +30,7 @@ from ui.model_kind import Kind
 from ui.mount import mount
 from ui.restore import RestoreError
 from ui.styles import styles_for
+from ui.wiring import Updates
 
 MADE_HERE = Settings(
     "a star",
@@ -149,15 +150,19 @@ def test_texts_without_settings(text: str):
 
 
 def test_settings_found_are_shown_and_nothing_else_happens():
-    shown, button, chosen = restore._of_text("<b>\nSteps: 20, CFG scale: 7, Seed: 42", STYLES)
-    assert "&lt;b&gt;" in shown
-    assert button.visible
-    assert chosen is not None
+    def read(text: str | None) -> Updates:
+        of_text = partial(restore._of_text, text, STYLES)
+        return asyncio.run(restore._shown_in_turn(gr.Request(client=Address("a", 1)), of_text))
+
+    shown = read("<b>\nSteps: 20, CFG scale: 7, Seed: 42")
+    assert "&lt;b&gt;" in shown["restored"]
+    assert shown["restore-use"].visible
+    assert shown["settings"] is not None
     for nothing in ("", " ", None, "hello"):
-        said, button, chosen = restore._of_text(nothing, STYLES)
-        assert not button.visible
-        assert chosen is None
-        assert ("No settings" in said) == bool(nothing and nothing.strip())
+        shown = read(nothing)
+        assert not shown["restore-use"].visible
+        assert shown["settings"] is None
+        assert ("No settings" in shown["restored"]) == bool(nothing and nothing.strip())
 
 
 def test_a_call_that_names_no_file(uploads: Path, upload: Path):
@@ -272,7 +277,7 @@ def test_few_texts_are_read_at_a_time_and_addresses_have_a_share(monkeypatch: py
         assert may_end.wait(60)
         return MADE_HERE
 
-    def read(address: str, text: str) -> asyncio.Task[tuple[Any, ...]]:
+    def read(address: str, text: str) -> asyncio.Task[Updates]:
         sender = gr.Request(client=Address(address, 1))
         of_text = partial(restore._of_text, text, STYLES)
         return asyncio.create_task(restore._shown_in_turn(sender, of_text))
@@ -280,15 +285,15 @@ def test_few_texts_are_read_at_a_time_and_addresses_have_a_share(monkeypatch: py
     async def read_many() -> None:
         texts = [read("a", str(number)) for number in range(readers.MOST_READING_EACH)]
         async with asyncio.timeout(60):
-            refused, *_ = await read("a", "one more")
-            assert i18n.translate(Message(Code.TOO_MANY_CALLS)) in refused
+            refused = await read("a", "one more")
+            assert i18n.translate(Message(Code.TOO_MANY_CALLS)) in refused["restored"]
             texts.append(read("b", "of another address"))
             while not began:
                 await asyncio.sleep(0)
             assert began == ["0"]
             may_end.set()
             for text in texts:
-                assert (await text)[-1] == MADE_HERE
+                assert (await text)["settings"] == MADE_HERE
 
     monkeypatch.setattr(restore, "from_text", read_when_told)
     asyncio.run(read_many())
@@ -303,7 +308,8 @@ def test_long_texts_are_cut_when_they_are_read(upload: Path, field: str):
         fields, notes = form.as_fields(found, MODEL)
         assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
         assert (i18n.shortened(MAX_CHARACTERS) in notes) == (field != "model")
-    shown, _, chosen = restore._of_text(text, STYLES)
-    assert chosen == found
+    updates = restore._of_text(text, STYLES)
+    shown = updates["restored"]
+    assert updates["settings"] == found
     assert len(shown) < 3 * MAX_CHARACTERS
     assert (i18n.shortened(MAX_CHARACTERS) in shown) == (field != "model")

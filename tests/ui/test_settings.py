@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-import gradio as gr
 import pytest
 
 from pipeline import metadata
@@ -11,6 +10,7 @@ from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from tests.models import MODEL
+from tests.ui.test_models import field_of
 from ui import form, i18n, settings
 from ui.form import Fields, Visitor
 from ui.model_kind import Kind
@@ -84,7 +84,7 @@ def test_settings_missing_from_a_picture_have_their_defaults():
 @pytest.mark.parametrize("eta", [None, 0.0, 0.25])
 def test_a_number_that_may_be_none_survives_its_component(eta: float | None):
     fields = Fields(prompt="a star", eta=eta)
-    assert fields.shown()[Fields._fields.index("eta")] == ("" if eta is None else f"{eta:g}")
+    assert fields.shown()["eta"] == ("" if eta is None else f"{eta:g}")
     assert Fields.sent(fields.shown()).eta == eta
 
 
@@ -272,13 +272,12 @@ def test_a_share_is_shown_in_per_cent(language: str):
 @pytest.mark.parametrize(("share", "per_cent"), [(0.0, 0), (0.29, 29), (0.35, 35), (1.0, 100)])
 def test_the_page_has_a_share_in_per_cent(share: float, per_cent: int):
     shown = Fields(guidance_until=share).shown()
-    assert shown[Fields._fields.index("guidance_until")] == per_cent
+    assert shown["guidance_until"] == per_cent
     assert Fields.sent(shown) == Fields(guidance_until=share)
 
 
 def test_the_slider_of_a_share_is_in_per_cent():
-    with gr.Blocks():
-        slider = form.create(MODEL, {}, gr.Textbox()).parts["guidance_until"]
+    slider = field_of(MODEL, "guidance_until")
     assert (slider.minimum, slider.maximum, slider.step, slider.value) == (0, 100, 5, 100)
     assert slider.label == "Stop guidance at (%)"
 
@@ -286,8 +285,7 @@ def test_the_slider_of_a_share_is_in_per_cent():
 @pytest.mark.parametrize("tiny_vae", [None, "taesdxl"])
 def test_a_decoder_is_offered_only_where_there_are_two(tiny_vae: str | None):
     model = replace(MODEL, tiny_vae=tiny_vae)
-    with gr.Blocks():
-        field = form.create(model, {}, gr.Textbox()).parts["decoder"]
+    field = field_of(model, "decoder")
     assert field.visible == (tiny_vae is not None)
     found, _ = form.as_fields(Settings("a star", decoder="tiny"), model)
     assert found.decoder == ("tiny" if tiny_vae else "")
@@ -296,8 +294,7 @@ def test_a_decoder_is_offered_only_where_there_are_two(tiny_vae: str | None):
 @pytest.mark.parametrize("refiner", [None, "org/refiner"])
 def test_the_share_of_a_refiner_is_asked_for_only_where_there_is_one(refiner: str | None):
     model = replace(MODEL, refiner=refiner)
-    with gr.Blocks():
-        field = form.create(model, {}, gr.Textbox()).parts["denoising_end"]
+    field = field_of(model, "denoising_end")
     assert field.visible == (refiner is not None)
     found, notes = form.as_fields(Settings("a star", denoising_end=0.7), model)
     assert found.denoising_end == (0.7 if refiner else None)
@@ -307,8 +304,7 @@ def test_the_share_of_a_refiner_is_asked_for_only_where_there_is_one(refiner: st
 @pytest.mark.parametrize("step_cache", [False, True])
 def test_step_caching_is_offered_only_where_there_is_a_step_cache(step_cache: bool):
     model = replace(MODEL, step_cache=step_cache)
-    with gr.Blocks():
-        slider = form.create(model, {}, gr.Textbox()).parts["cache_interval"]
+    slider = field_of(model, "cache_interval")
     assert (slider.visible, slider.value, slider.maximum) == (step_cache, 1, 5)
     found, notes = form.as_fields(Settings("a star", cache_interval=3), model)
     label = i18n.SETTINGS["cache_interval"].label

@@ -16,15 +16,16 @@ from pipeline.images.metadata import Settings
 from pipeline.request import STRENGTH
 from serving.generator import Error, ErrorKind, Request, RequestError
 from serving.messages import Code, Message
-from tests.ui.test_generation import MODEL, SENDER, VALUES, StandIn
+from tests.ui.test_generation import MODEL, SENDER, VALUES, StandIn, all_of, call_with
 from ui import form, i18n, link, restore, start
 from ui.form import Fields
-from ui.generation import Drawing, Update
+from ui.generation import Drawing
 from ui.model_kind import Kind
 from ui.page import build_page
 from ui.pictures.saved import Picture
 from ui.start import Start
 from ui.styles import styles_for
+from ui.wiring import Updates
 
 HERE = replace(MODEL, more_sizes=((384, 256),))
 GONE = i18n.translate(Message(Code.INPUT_GONE))
@@ -63,13 +64,10 @@ def sent(folder: Path, *, masked: bool = False, width: int = 384) -> dict[str, A
     }
 
 
-def drawn(stand_in: StandIn, payload: object, **changes: Any) -> list[Update]:
-    async def collect() -> list[Update]:
-        page = Drawing(stand_in, Kind.SDXL).for_page
-        fields = Fields(**VALUES | {"randomise": False} | changes)
-        return [each async for each in page(SENDER, None, payload, *fields.shown())]
-
-    return asyncio.run(collect())
+def drawn(stand_in: StandIn, payload: object, **changes: Any) -> list[Updates]:
+    fields = Fields(**VALUES | {"randomise": False} | changes)
+    call = call_with(told={"start": payload}, **fields.shown())
+    return all_of(Drawing(stand_in, Kind.SDXL).for_page(call))
 
 
 def asked(payload: object, **changes: Any) -> Request:
@@ -122,7 +120,7 @@ def test_without_a_picture_its_settings_are_not_sent(nothing: object):
 )
 def test_a_picture_that_did_not_come_is_reported_at_its_field(payload: object, said: str):
     stand_in = FromPictures()
-    strip = drawn(stand_in, payload)[-1].strip
+    strip = drawn(stand_in, payload)[-1]["strip"]
     assert said in strip
     assert 'data-field="start"' in strip
     assert stand_in.asked == []
@@ -131,7 +129,7 @@ def test_a_picture_that_did_not_come_is_reported_at_its_field(payload: object, s
 def test_a_file_that_is_no_picture_is_refused_and_deleted(uploads: Path):
     payload = sent(uploads)
     Path(payload["image"]["path"]).write_text("<svg/>")
-    assert "PNG, JPEG or WebP" in drawn(FromPictures(), payload)[-1].strip
+    assert "PNG, JPEG or WebP" in drawn(FromPictures(), payload)[-1]["strip"]
     assert not list(uploads.glob("hash*"))
 
 
@@ -154,25 +152,26 @@ def test_files_do_not_appear_in_logs():
 
 
 def test_pictures_name_what_they_began_with(uploads: Path):
-    texts = drawn(FromPictures(), sent(uploads))[-1].texts
+    texts = drawn(FromPictures(), sent(uploads))[-1]["texts"]
     assert 'data-start="k3x"' in texts
-    texts = drawn(FromPictures(), None)[-1].texts
+    texts = drawn(FromPictures(), None)[-1]["texts"]
     assert 'data-began="" data-start=""' in texts
 
 
 def test_unfinished_pictures_are_finished_from_the_same_picture(uploads: Path):
     stopped = FromPictures(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED)))
     update = drawn(stopped, sent(uploads))[-1]
-    assert 'data-began="1" data-start="k3x"' in update.texts
+    assert 'data-began="1" data-start="k3x"' in update["texts"]
     stand_in = FromPictures()
 
-    async def finish(payload: object) -> list[Update]:
-        page = Drawing(stand_in, Kind.SDXL).finish
-        key = update.pictures[0].key
-        return [each async for each in page(SENDER, key, payload, update.pictures)]
+    pictures = update["pictures"]
 
-    assert GONE in asyncio.run(finish({"gone": True}))[-1].strip
-    asyncio.run(finish(sent(uploads)))
+    def finish(payload: object) -> list[Updates]:
+        call = call_with(told={"key": pictures[0].key, "start": payload}, pictures=pictures)
+        return all_of(Drawing(stand_in, Kind.SDXL).finish(call))
+
+    assert GONE in finish({"gone": True})[-1]["strip"]
+    finish(sent(uploads))
     assert stand_in.asked[0].strength == 0.9
 
 
@@ -196,12 +195,9 @@ def test_the_next_larger_size_has_the_same_shape(
     assert start.larger_size(size, replace(SIZED, **changes)) == larger
 
 
-def enlarged(stand_in: StandIn, pictures: list[Picture], key: str) -> list[Update]:
-    async def collect() -> list[Update]:
-        page = Drawing(stand_in, Kind.SDXL).larger
-        return [each async for each in page(SENDER, key, pictures)]
-
-    return asyncio.run(collect())
+def enlarged(stand_in: StandIn, pictures: list[Picture], key: str) -> list[Updates]:
+    call = call_with(told={"key": key}, pictures=pictures)
+    return all_of(Drawing(stand_in, Kind.SDXL).larger(call))
 
 
 class Sized(FromPictures):
@@ -210,8 +206,8 @@ class Sized(FromPictures):
 
 def test_a_finished_picture_is_drawn_again_in_a_larger_size():
     update = drawn(Sized(), None)[-1]
-    assert 'data-kind="enlargeable"' in update.texts
-    picture = update.pictures[1]
+    assert 'data-kind="enlargeable"' in update["texts"]
+    picture = update["pictures"][1]
     stand_in = Sized()
     Image.new("RGB", (256, 256), "red").save(picture.path)
     enlarged(stand_in, [picture], picture.key)
@@ -231,19 +227,19 @@ def test_a_finished_picture_is_drawn_again_in_a_larger_size():
 def test_a_picture_of_a_model_of_one_size_is_not_offered_larger():
     small = replace(MODEL, name="small", width=128, height=128, more_sizes=())
     settings = Settings("a star", width=128, height=128, model="small")
-    picture = replace(drawn(Sized(), None)[-1].pictures[0], settings=settings)
+    picture = replace(drawn(Sized(), None)[-1]["pictures"][0], settings=settings)
     assert picture.larger_size(SIZED) == (256, 256)
     assert picture.larger_size(replace(SIZED, others=(small,))) is None
 
 
 def test_a_picture_that_is_gone_is_not_drawn_larger():
     update = drawn(Sized(), None)[-1]
-    picture = update.pictures[0]
+    picture = update["pictures"][0]
     picture.path.unlink()
     stand_in = Sized()
     said = i18n.translate(Message(Code.PICTURE_GONE))
     for key in (picture.key, "another"):
-        assert said in enlarged(stand_in, update.pictures, key)[-1].strip
+        assert said in enlarged(stand_in, update["pictures"], key)[-1]["strip"]
     assert stand_in.asked == []
 
 
@@ -263,7 +259,7 @@ def test_settings_of_such_a_picture_say_that_it_is_needed():
 
 def test_a_picture_without_settings_is_no_mistake(uploads: Path):
     file = uploaded(uploads, "image", Image.new("RGB", (8, 8)))
-    assert restore._of_picture(file, styles_for(Kind.SDXL))[0] == ""
+    assert restore._of_picture(file, styles_for(Kind.SDXL))["restored"] == ""
 
 
 def test_the_tools_are_served_under_an_address_of_their_own():
@@ -303,7 +299,7 @@ def test_an_error_of_the_picture_is_refused_with_its_field(uploads: Path):
         async def submit(self, request: Request) -> None:
             raise RequestError(Message(Code.EMPTY_MASK, {"field": "mask"}), field="mask")
 
-    assert 'data-field="start"' in drawn(Refusing(), sent(uploads))[-1].strip
+    assert 'data-field="start"' in drawn(Refusing(), sent(uploads))[-1]["strip"]
 
 
 def test_programs_need_no_prompt_with_a_picture(uploads: Path):

@@ -6,75 +6,46 @@ in, the panel belongs to the open picture.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 
 from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
 from serving.generator import Generator, RequestError
 from ui import form, i18n, link, settings, status
-from ui.app_name import part
-from ui.events import AT_ONCE
-from ui.pictures import downloads, reveal, saved
+from ui.pictures import downloads, saved
 from ui.pictures.saved import Picture
 from ui.styles import Style, typed
+from ui.wiring import Call, Updates, Wiring
 
-# Puts the key of the picture that the panel shows in the place of the first input, the app's name.
-WITH_KEY = f"""(app, ...others) => [
-  {part("#picked [data-place]")}?.dataset.key ?? "", ...others
-]"""
 _PLACE = '<div data-place role="group"></div>'
 
 
-@dataclass(frozen=True)
-class Panel:
-    """The components of the panel under the opened picture."""
-
-    column: gr.Column  # mounted with the first pictures, so that the page opens sooner
-    texts: gr.HTML  # of all pictures in the gallery, never in view
-    use: gr.Button
-    new_seed: gr.Button
-    variations: gr.Button
-    larger: gr.Button
-    strength: gr.Slider
-    finish: gr.Button
-    reveal: gr.Button
-    blur: gr.Button
-
-
-def layout(facts: Facts) -> Panel:
-    """Return the panel, which is mounted with the first pictures and seen while one is open."""
+def layout(wiring: Wiring, facts: Facts) -> None:
+    """Lay out the panel, which is mounted with the first pictures and seen while one is open."""
     texts = gr.HTML(status.EMPTY, elem_id="picture-texts", padding=False)
-    with gr.Column(elem_id="picked", visible=False) as column:
+    wiring.add("texts", texts)  # of all pictures in the gallery, never in view
+    with wiring.add("panel", gr.Column(elem_id="picked", visible=False)):
         with gr.Row(elem_id="actions"):
-            finish = gr.Button(i18n.FINISH, variant="primary", size="md", elem_id="finish")
-            reveal_button = gr.Button(i18n.SHOW_ANYWAY, size="md", elem_id="reveal")
-            blur = gr.Button(i18n.HIDE_AGAIN, size="md", elem_id="blur")
-            variations = gr.Button(i18n.VARIATIONS, size="md", elem_id="variations")
-            larger = gr.Button(i18n.LARGER, size="md", elem_id="larger")
-            new_seed = gr.Button(i18n.NEW_SEED, size="md", elem_id="new-seed")
-            use = gr.Button(i18n.REUSE, size="md", elem_id="reuse")
-            # `drop.js` gives the opened picture to the tools of `ui.start`.
-            gr.Button(i18n.USE_PICTURE, size="md", elem_id="use-picture")
+            for name, label in (
+                ("finish", i18n.FINISH),
+                ("reveal", i18n.SHOW_ANYWAY),
+                ("blur", i18n.HIDE_AGAIN),
+                ("variations", i18n.VARIATIONS),
+                ("larger", i18n.LARGER),
+                ("new-seed", i18n.NEW_SEED),
+                ("reuse", i18n.REUSE),
+                ("use-picture", i18n.USE_PICTURE),  # `drop.js` gives it to the tools of `ui.start`
+            ):
+                variant = "primary" if name == "finish" else "secondary"
+                wiring.add(name, gr.Button(label, variant=variant, size="md", elem_id=name))
         gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
         label = i18n.SETTINGS["variation_strength"].label
         strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
-    return Panel(
-        column,
-        texts,
-        use,
-        new_seed,
-        variations,
-        larger,
-        strength,
-        finish,
-        reveal_button,
-        blur,
-    )
+        wiring.add("picked-strength", strength)
 
 
 def arrows() -> str:
@@ -85,38 +56,33 @@ def arrows() -> str:
     )
 
 
-def connect(
-    panel: Panel,
-    app: gr.HTML,
-    gallery: gr.Gallery,
-    pictures: gr.State,
-    fields: Sequence[Component],
-    files: gr.HTML,
-    strip: gr.HTML,
-    generator: Generator,
-) -> Any:
+def connect(wiring: Wiring, generator: Generator) -> Any:
     """Connect the panel to the gallery; return the event after which to draw with a new seed."""
 
-    def exchange(key: str | None, pictures: list[Picture], files: str | None) -> tuple[Any, ...]:
-        return _exchange(pictures, key, files, generator.facts)
+    def exchange(call: Call) -> Updates:
+        return exchanged(call, generator.facts)
 
-    def use(key: str | None, pictures: list[Picture]) -> tuple[Any, ...]:
-        return _use(pictures, key, generator.facts)
+    def use(call: Call) -> Updates:
+        return used(call, generator.facts)
 
-    def use_anew(key: str | None, pictures: list[Picture]) -> tuple[Any, ...]:
-        return _use(list(map(_without_seed, pictures)), key, generator.facts)
+    def use_anew(call: Call) -> Updates:
+        return used(call, generator.facts, anew=True)
 
-    gr.on(
-        [panel.reveal.click, panel.blur.click],
-        exchange,
-        [app, pictures, files],
-        [strip, gallery, pictures, panel.texts],
-        js=WITH_KEY,
-        **AT_ONCE,
-    )
-    inputs = [app, pictures]
-    panel.use.click(use, inputs, [*fields, strip], js=WITH_KEY, **AT_ONCE)
-    return panel.new_seed.click(use_anew, inputs, [*fields, strip], js=WITH_KEY, **AT_ONCE)
+    updates = ["strip", "gallery", "pictures", "texts"]
+    asked: dict[str, Any] = {"reads": ["pictures"], "tells": ["key"]}
+    wiring.on("reveal.click blur.click", exchange, updates=updates, **asked)
+    fields = [*form.Fields._fields, "strip"]
+    wiring.on("reuse.click", use, updates=fields, **asked)
+    return wiring.on("new-seed.click", use_anew, updates=fields, **asked)
+
+
+def in_gallery(pictures: Sequence[Picture], facts: Facts) -> dict[str, Any]:
+    """Return the updates that show pictures in the gallery."""
+    return {
+        "gallery": saved.for_gallery(pictures),
+        "pictures": [*pictures],
+        "texts": texts(pictures, facts),
+    }
 
 
 def texts(pictures: Sequence[Picture], facts: Facts) -> str:
@@ -152,40 +118,49 @@ def _kind(picture: Picture, facts: Facts) -> str:
     return " ".join(kind for kind, applies in kinds.items() if applies)
 
 
-def apply(
-    new_settings: Settings | None, facts: Facts, styles: Mapping[str, Style]
-) -> tuple[Any, ...]:
+def apply(new_settings: Settings | None, facts: Facts, styles: Mapping[str, Style]) -> Updates:
     """Return new values for the page's fields and its strip, of settings from elsewhere."""
     if new_settings is None:
-        return (gr.skip(),) * (len(form.Fields._fields) + 1)
+        return {}
     words = typed(styles.values(), new_settings.prompt, new_settings.negative_prompt)
     values, notes = form.as_fields(new_settings, facts, words)
-    return (*values.shown(), status.taken_over(notes))
+    return values.shown() | {"strip": status.taken_over(notes)}
 
 
-def _use(pictures: Sequence[Picture], key: str | None, facts: Facts) -> tuple[Any, ...]:
+def opened(call: Call) -> Picture:
+    """Return the picture that the panel shows.
+
+    Raises:
+        RequestError: if it is gone.
+    """
+    pictures = call.values["pictures"]
+    return pictures[saved.find(pictures, call.told.get("key"))]
+
+
+def used(call: Call, facts: Facts, *, anew: bool = False) -> Updates:
+    """Return the updates that put the opened picture's settings into the fields.
+
+    With `anew`, its seed and what varied it are left out.
+    """
     try:
-        picture = pictures[saved.find(pictures, key)]
+        picture = opened(call)
     except RequestError as error:
-        unchanged = (gr.skip(),) * len(form.Fields._fields)
-        return *unchanged, status.error(i18n.translate(error.message))
+        return {"strip": status.error(i18n.translate(error.message))}
+    if anew:
+        names = ("seed", "variation_seed", "variation_strength", "variation_of")
+        new_settings = replace(picture.settings, **dict.fromkeys(names))
+        picture = replace(picture, settings=new_settings)
     values, notes = picture.fields(facts)
-    return (*values.shown(), status.taken_over(notes))
+    return values.shown() | {"strip": status.taken_over(notes)}
 
 
-def _exchange(
-    pictures: list[Picture], key: str | None, files: str | None, facts: Facts
-) -> tuple[Any, ...]:
+def exchanged(call: Call, facts: Facts) -> Updates:
+    """Return the updates that show the opened picture's original, or blur it again."""
+    pictures, embed = call.values["pictures"], not call.told.get("bare")
     try:
-        index = saved.find(pictures, key)
-        pictures = reveal.exchange(pictures, index, files)
+        index = saved.find(pictures, call.told.get("key"))
+        changed_picture = saved.exchanged(pictures[index], embed)
     except RequestError as error:
-        return status.error(i18n.translate(error.message)), *(gr.skip(),) * 3
-    gallery = gr.Gallery(saved.for_gallery(pictures), selected_index=index)
-    return gr.skip(), gallery, pictures, texts(pictures, facts)
-
-
-def _without_seed(picture: Picture) -> Picture:
-    names = ("seed", "variation_seed", "variation_strength", "variation_of")
-    new_settings = replace(picture.settings, **dict.fromkeys(names))
-    return replace(picture, settings=new_settings)
+        return {"strip": status.error(i18n.translate(error.message))}
+    shown = in_gallery([*pictures[:index], changed_picture, *pictures[index + 1 :]], facts)
+    return shown | {"gallery": gr.Gallery(shown["gallery"], selected_index=index)}

@@ -20,9 +20,6 @@ from ui.form import Fields
 from ui.pictures import files
 from ui.styles import Style, Typed, typed
 
-# The choice as the browser keeps it.
-WITH_SETTINGS, BARE = "with settings", "bare"
-
 
 class Unfinished(NamedTuple):
     """How far a picture was drawn, and the values of the page's fields that ask for it.
@@ -98,7 +95,7 @@ class Picture:
         return start.larger_size(self.drawn_size, facts.for_known(self.settings.model or ""))
 
 
-def find(pictures: Sequence[Picture], key: str | None) -> int:
+def find(pictures: Sequence[Picture], key: object) -> int:
     """Return the index of the picture with this key.
 
     Raises:
@@ -107,7 +104,11 @@ def find(pictures: Sequence[Picture], key: str | None) -> int:
     for index, picture in enumerate(pictures):
         if picture.key == key:
             return index
-    raise RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN)
+    raise _gone()
+
+
+def _gone() -> RequestError:
+    return RequestError(Message(Code.PICTURE_GONE), ErrorKind.UNKNOWN)
 
 
 def save(
@@ -211,15 +212,17 @@ def exchanged(picture: Picture, embed: bool) -> Picture:
     """Save `picture.other` in a new file, and return a picture of it whose `other` is `picture`.
 
     Raises:
-        LookupError: if `picture.other` is None.
-        OSError: if the picture's file is gone.
-        RequestError: if the new file cannot be written.
+        RequestError: if the picture is gone or has no other version, or if the new file cannot be
+            written.
     """
-    if picture.other is None:
-        raise LookupError(picture.path.name)
     remark = None if picture.blurred else metadata.BLURRED
     new_settings = replace(picture.settings, safety_checker=remark)
-    current_content = picture.path.read_bytes()
+    try:
+        current_content = picture.path.read_bytes()
+    except OSError:
+        raise _gone() from None
+    if picture.other is None:
+        raise _gone()
     other_content = metadata.rewritten(picture.other, new_settings if embed else None)
     [path] = files.save({picture.path.name: other_content})
     return replace(picture, path=path, settings=new_settings, other=current_content)

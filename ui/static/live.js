@@ -24,12 +24,13 @@
   const stateOf = (app) => {
     // The session tells an app's pictures from those of others behind the same address; it is no secret.
     const session = Math.random().toString(36).slice(2);
-    const begun = { session, asked: -Infinity, isOffered: false, fields: {}, wanted: "" };
+    const begun = { session, asked: -Infinity, isOffered: false, wanted: "" };
     if (!apps.has(app)) apps.set(app, begun);
     return apps.get(app);
   };
   const textsOf = (app) => JSON.parse(app.querySelector("#header [data-page]").dataset.page).live;
   const address = (app) => new URL("live", home(app));
+  const fieldsOf = (app) => app.querySelector(".gradio-container").relay.kept.draft ?? {};
   const promptOf = (app) => {
     const { value, rows } = app.querySelector("#prompt textarea");
     const lines = rows > 1 ? value.split("\n") : [value];
@@ -87,7 +88,7 @@
   const ask = async (app) => {
     const state = stateOf(app);
     const prompt = promptOf(app);
-    const body = JSON.stringify({ session: state.session, prompt, fields: state.fields });
+    const body = JSON.stringify({ session: state.session, prompt, fields: fieldsOf(app) });
     if (draws(app) || state.wanted === body) return;
     state.asking?.abort();
     const asking = new AbortController();
@@ -177,9 +178,6 @@
       halt(app);
       clear(app);
     }
-  });
-  document.addEventListener("sdxl-kept", ({ target, detail: { name, value } }) => {
-    if (name === "sdxl-draft") stateOf(around(target)).fields = value ?? {};
   });
 
   // The picture stays until those of a drawing, or their previews, take its place.

@@ -20,10 +20,8 @@ element.addEventListener("asked", ({ detail }) => {
 });
 // A reload does not lose the picture: the tab keeps it, in a part that may be mounted later than this.
 const restore = () => {
-  const asked = {};
-  element.closest(".gradio-container").querySelector("#started [data-kept]")?.dispatchEvent(
-    new CustomEvent("asked", { bubbles: true, detail: asked }));
-  if (asked.value && props.tools) tools ??= load(asked.value);
+  const started = element.closest(".gradio-container").relay?.kept.started;
+  if (started && props.tools) tools ??= load(started);
 };
 element.addEventListener("kept", restore);
 restore();

@@ -20,6 +20,7 @@ from tests.web import serve
 from ui.form import Fields
 from ui.generation import Drawing
 from ui.model_kind import Kind
+from ui.wiring import Call
 
 LINES = ["# a comment", "", "Gun", "two  words", "/kni(fe|ves)/", "血"]
 
@@ -174,8 +175,8 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
     async def ask() -> str:
         generator = LocalGenerator(pipe.as_pipeline(), limits, Observer())
         drawing = Drawing(generator, Kind.MINIATURE)
-        shown = drawing.for_page(sender, None, None, *Fields(prompt="a gun", steps=2).shown())
-        strips = [each.strip async for each in shown]
+        shown = drawing.for_page(Call(sender, Fields(prompt="a gun", steps=2).shown()))
+        strips = [each["strip"] async for each in shown]
         with pytest.raises(gr.Error) as raised:
             await drawing.for_programs(sender, "a gun", steps=2)
         assert raised.value.message == str(BLOCKED)

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -15,6 +16,7 @@ from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures.saved import Picture, Unfinished
 from ui.styles import Typed, styles_for
+from ui.wiring import Call
 
 STYLES = styles_for(Kind.MINIATURE)
 SETTINGS = [
@@ -38,6 +40,11 @@ NIGHT = Picture(
     Typed("a star", "", "Night"),
     replace(SETTINGS[0], prompt="a glossy picture of a star on a black background"),
 )
+
+
+def used(pictures: list[Picture], key: str | None, *, anew: bool = False) -> dict[str, Any]:
+    call = Call(gr.Request(), {"relay": {"key": key}, "pictures": pictures})
+    return {**picture_panel.used(call, MODEL, anew=anew)}
 
 
 def test_the_details_tell_the_size_of_the_file():
@@ -77,10 +84,9 @@ def test_the_texts_are_of_what_was_typed():
 def test_a_variation_with_a_new_seed_is_no_variation():
     varied = {"variation_seed": 3, "variation_strength": 0.5, "variation_of": "7:0.25"}
     variation = replace(PICTURES[0], settings=replace(SETTINGS[0], **varied))
-    *values, _ = picture_panel._use([variation], variation.key, MODEL)
-    assert Fields(*values).variation_of == "7:0.25"
-    *values, _ = picture_panel._use([picture_panel._without_seed(variation)], variation.key, MODEL)
-    fields = Fields.sent(values)
+    values = used([variation], variation.key)
+    assert values["variation_of"] == "7:0.25"
+    fields = Fields.sent(used([variation], variation.key, anew=True))
     assert (fields.randomise, fields.variation_strength, fields.variation_of) == (True, 0, "")
 
 
@@ -93,40 +99,36 @@ def test_an_unfinished_picture_is_no_file_to_keep():
 
 
 def test_using_settings_shows_a_note():
-    *values, strip = picture_panel._use(PICTURES, PICTURES[0].key, MODEL)
+    values = used(PICTURES, PICTURES[0].key)
     fields = Fields.sent(values)
     assert (fields.randomise, fields.seed, fields.several) == (False, 7, False)
     assert fields.images == 2
-    assert i18n.TAKEN_OVER in strip
-    assert "The picture was made with m." in strip
+    assert i18n.TAKEN_OVER in values["strip"]
+    assert "The picture was made with m." in values["strip"]
 
 
 def test_using_settings_restores_the_typed_words_and_the_style():
-    *values, _ = picture_panel._use([NIGHT], NIGHT.key, MODEL)
-    fields = Fields.sent(values)
+    fields = Fields.sent(used([NIGHT], NIGHT.key))
     assert (fields.prompt, fields.style) == ("a star", "Night")
 
 
 def test_settings_from_elsewhere_have_their_style_recognised():
-    *values, _ = picture_panel.apply(NIGHT.settings, MODEL, STYLES)
-    fields = Fields.sent(values)
+    fields = Fields.sent(picture_panel.apply(NIGHT.settings, MODEL, STYLES))
     assert (fields.prompt, fields.style) == ("a star", "Night")
 
 
 def test_a_new_seed_is_random():
-    anew = picture_panel._without_seed(PICTURES[0])
-    *values, _ = picture_panel._use([anew], anew.key, MODEL)
-    fields = Fields.sent(values)
+    fields = Fields.sent(used(PICTURES, PICTURES[0].key, anew=True))
     assert fields.prompt == "a star"
     assert fields.randomise
 
 
 @pytest.mark.parametrize("key", [None, "", "folder/a-star-9.png", "a-star-7.png"])
 def test_a_picture_that_is_gone_changes_no_field(key: str | None):
-    *values, strip = picture_panel._use(PICTURES, key, MODEL)
-    assert set(map(str, values)) == {str(gr.skip())}
-    assert "no longer kept" in strip
+    values = used(PICTURES, key)
+    assert [*values] == ["strip"]
+    assert "no longer kept" in values["strip"]
 
 
 def test_without_settings_from_elsewhere_nothing_changes():
-    assert set(map(str, picture_panel.apply(None, MODEL, STYLES))) == {str(gr.skip())}
+    assert picture_panel.apply(None, MODEL, STYLES) == {}

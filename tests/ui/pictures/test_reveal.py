@@ -4,20 +4,22 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+import gradio as gr
 import pytest
 from PIL import Image as Pillow
 from playwright.sync_api import Page, expect
 
 from pipeline import metadata
 from pipeline.images.metadata import BLURRED, Settings
-from serving.generator import Image, RequestError
+from serving.generator import Image
 from tests.browsing import ask, opened, wait_for_pictures
 from tests.ui.test_generation import MODEL, said_of, to_request
 from tests.web import PROGRAM, served
 from tools.page_states import launched
 from ui import i18n
-from ui.pictures import picture_panel, reveal, saved
-from ui.pictures.saved import BARE, WITH_SETTINGS, Picture
+from ui.pictures import picture_panel, saved
+from ui.pictures.saved import Picture
+from ui.wiring import Call
 
 REMARK = "blurred by the safety checker"
 COLOURS = {"blurred": (90, 0, 0), "itself": (255, 0, 0), "plain": (0, 0, 255)}
@@ -45,6 +47,14 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
     return saved.save(images, [], embed=True)
 
 
+def exchanged(pictures: list[Picture], index: int, *, bare: bool = False) -> list[Picture]:
+    told = {"key": pictures[index].key, "bare": bare}
+    call = Call(gr.Request(), {"relay": told, "pictures": pictures})
+    updates = picture_panel.exchanged(call, MODEL)
+    assert updates["gallery"].selected_index == index
+    return updates["pictures"]
+
+
 def colour(path: Path) -> object:
     with Pillow.open(path) as image:
         return image.getpixel((0, 0))
@@ -57,7 +67,7 @@ def test_the_original_is_in_no_file_before_it_is_revealed(shown: list[Picture], 
 
 def test_a_picture_can_be_revealed_and_hidden_again(shown: list[Picture]):
     assert REMARK in shown[1].caption
-    revealed = reveal.exchange(shown, 1, WITH_SETTINGS)
+    revealed = exchanged(shown, 1)
     assert revealed[0] is shown[0]
     assert colour(revealed[1].path) == COLOURS["itself"]
     assert revealed[1].path.name == shown[1].path.name
@@ -65,14 +75,14 @@ def test_a_picture_can_be_revealed_and_hidden_again(shown: list[Picture]):
     assert metadata.read(revealed[1].path) == revealed[1].settings
     assert revealed[1].settings.safety_checker is None
     assert revealed[1].caption == "Seed 8: a red star"
-    hidden = reveal.exchange(revealed, 1, WITH_SETTINGS)
+    hidden = exchanged(revealed, 1)
     assert colour(hidden[1].path) == COLOURS["blurred"]
     assert metadata.read(hidden[1].path) == hidden[1].settings == shown[1].settings
     assert hidden[1].caption == shown[1].caption
 
 
 def test_files_without_settings_stay_without_them(shown: list[Picture]):
-    revealed = reveal.exchange(shown, 1, BARE)
+    revealed = exchanged(shown, 1, bare=True)
     assert metadata.read(revealed[1].path) is None
     assert revealed[1].settings.prompt == "a red star"
     inside = saved.again(revealed, embed=True)
@@ -81,19 +91,20 @@ def test_files_without_settings_stay_without_them(shown: list[Picture]):
 
 
 def test_a_picture_that_is_gone_is_refused(shown: list[Picture]):
-    for index in (0, 2):  # one without another version, and one that does not exist
-        with pytest.raises(RequestError, match="no longer kept"):
-            reveal.exchange(shown, index, WITH_SETTINGS)
+    keys = [shown[0].key, "another"]  # one without another version, and one that does not exist
     shown[1].path.unlink()
-    with pytest.raises(RequestError, match="no longer kept"):
-        reveal.exchange(shown, 1, WITH_SETTINGS)
+    for key in (*keys, shown[1].key):
+        call = Call(gr.Request(), {"relay": {"key": key}, "pictures": shown})
+        updates = picture_panel.exchanged(call, MODEL)
+        assert [*updates] == ["strip"]
+        assert "no longer kept" in updates["strip"]
 
 
 def test_the_buttons_are_offered_for_blurred_pictures_only(shown: list[Picture]):
     assert picture_panel._kind(shown[0], MODEL) == ""
     for kind in ("blurred", "original", "blurred"):
         assert picture_panel._kind(shown[1], MODEL) == kind
-        shown = reveal.exchange(shown, 1, WITH_SETTINGS)
+        shown = exchanged(shown, 1)
 
 
 # --- in a browser

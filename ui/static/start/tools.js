@@ -133,9 +133,7 @@ export const begin = async (place, home) => {
       if (now) now.text ??= await toText(now.picture);
       if (now !== state) return;
       const { text, marks, sides, sent } = now ?? {};
-      const detail = now && JSON.stringify({ text, steps: marks.steps, sides, sent });
-      page.querySelector("#started [data-kept]").dispatchEvent(
-        new CustomEvent("given", { bubbles: true, detail }));
+      page.relay.keep("started", now && JSON.stringify({ text, steps: marks.steps, sides, sent }));
     }, state ? KEPT_AFTER_MS : 0);
   };
   const changed = () => {

@@ -1,0 +1,52 @@
+"""The one part of the page that hands values between its browser and its server.
+
+What the browser tells with an event is the relay's value. What the server sends to it are the
+relay's properties: an id and an entry of the history for each request. The browser's part of this
+is in `static/relay.js`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import gradio as gr
+
+SCRIPT = Path(__file__).parent / "static" / "relay.js"
+RELAY = "relay"  # the part's name among the page's components
+# Values that the tab keeps, and the one that the browser keeps for all tabs. Gradio's own
+# `gr.BrowserState` would keep values too, but encrypts, and fetches a library for that.
+_OF_TAB, _OF_BROWSER = ("draft", "request", "started"), "bare"
+_KEPT = (*_OF_TAB, _OF_BROWSER)
+
+
+def layout(settings: Sequence[str]) -> gr.HTML:
+    """Return the relay. Do not lay it out in a part that may stay closed.
+
+    Its events tell which of the kept values concern the server when the page is opened: most visits
+    need nothing of it then, and every call makes Gradio render all components that it could change.
+    `start_kept` and `request_kept` follow if the tab kept a picture or a request, and `linked` if
+    it kept no fields and a link with `settings` opened the page.
+    """
+    return gr.HTML(
+        html_template="<div></div>",
+        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        visible="hidden",
+        settings=settings,
+        kept=_KEPT,
+        of_browser=_OF_BROWSER,
+        received=(*_KEPT, "entry", "opened"),
+    )
+
+
+def of_app(member: str) -> str:
+    """Return the expression for a member of the relay whose value a script has as `relay`.
+
+    A document may have several elements, and Gradio tells an event's script nothing of its element.
+    """
+    return f'document.querySelector(`[data-app="${{relay.app}}"]`).relay.{member}'
+
+
+def tell(questions: Sequence[str]) -> str:
+    """Return the browser's function that adds the answers to questions to the relay's value."""
+    answer = of_app(f"tell({json.dumps([*questions])})")
+    return f"async ({{ relay }}) => ({{ relay: await {answer} }})"

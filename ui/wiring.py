@@ -1,0 +1,159 @@
+"""The page's components and events by their names.
+
+An event names the components that it reads and those that it may update. Its function gets a `Call`
+and returns, or yields, new values by the same names; a component without one stays as it is.
+"""
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import gradio as gr
+
+from ui.relay import RELAY, tell
+
+T = TypeVar("T")
+Updates: TypeAlias = Mapping[str, Any]
+
+# Programs can call none of the events, and the strip above the pictures shows the progress of those
+# that wait in Gradio's queue.
+_OPTIONS: dict[str, Any] = {
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "queue": False,
+}
+# Calls a function of the browser with the values by name, and returns its values in their order.
+_BY_NAME = """async (...values) => {
+  const before = Object.fromEntries(%(reads)s.map((name, i) => [name, values[i]]));
+  const after = await (%(js)s)(before) ?? {};
+  return %(results)s.map((name) => name in after ? after[name] : %(otherwise)s);
+}"""
+
+
+@dataclass(frozen=True)
+class Call:
+    """An event on a page.
+
+    Attributes:
+        sender: the page's own request.
+        values: those of the components that the event reads, by name.
+        data: what the event itself tells.
+    """
+
+    sender: gr.Request
+    values: Mapping[str, Any] = field(default_factory=dict)
+    data: Any = None
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What the browser tells with the event; every value may be anything."""
+        told = self.values.get(RELAY)
+        return told if isinstance(told, dict) else {}
+
+
+class Wiring:
+    """The components of a page by name, and its events."""
+
+    def __init__(self, page: gr.Blocks) -> None:
+        self.components: dict[str, Any] = {"page": page}
+
+    def add(self, name: str, component: T) -> T:
+        """Name a component."""
+        self.components[name] = component
+        return component
+
+    def __getitem__(self, name: str) -> Any:
+        return self.components[name]
+
+    def on(
+        self,
+        triggers: Any,
+        function: Callable[[Call], Any] | None = None,
+        *,
+        reads: Sequence[str] = (),
+        updates: Sequence[str] = (),
+        tells: Sequence[str] = (),
+        js: str = "",
+        **options: Any,
+    ) -> Any:
+        """Connect events to a function, and return Gradio's own event.
+
+        Args:
+            triggers: events, such as "prompt.submit generate.click", or an event that this method
+                returned, whose end is waited for.
+            function: a function, a coroutine function or, with `queue`, a function that returns an
+                asynchronous generator; None if the browser alone handles the events.
+            reads: names of the components whose values the function gets.
+            updates: names of the components that it may update.
+            tells: what the browser is asked for, as `static/relay.js` names it.
+            js: a function of the browser, of an object with the values. It returns new values of
+                the components that the browser alone updates, or that the function reads.
+            options: those of Gradio's events. Events that take time need `queue=True`.
+        """
+        if tells:
+            reads, js = (RELAY, *reads), tell(tells)
+        options = _OPTIONS | options
+        return self._trigger(triggers)(
+            function and self._adapted(function, reads, is_stream=options["queue"]),
+            [self[name] for name in reads],
+            [self[name] for name in updates],
+            js=js and _script(js, reads, None if function else updates),
+            **options,
+        )
+
+    def _trigger(self, triggers: Any) -> Callable[..., Any]:
+        """Return the function of Gradio that connects a function to these events."""
+        if not isinstance(triggers, str):
+            return triggers.then
+        pairs = (trigger.split(".") for trigger in triggers.split())
+        events = [getattr(self[name], event) for name, event in pairs]
+        return partial(gr.on, events) if len(events) > 1 else events[0]
+
+    def _adapted(
+        self, function: Callable[[Call], Any], reads: Sequence[str], *, is_stream: bool
+    ) -> Callable[..., Any]:
+        """Return the function as Gradio calls it, with values in their order."""
+
+        def call_of(sender: gr.Request, event: gr.EventData, values: Sequence[Any]) -> Call:
+            return Call(sender, dict(zip(reads, values, strict=True)), event._data)
+
+        async def answer(sender: gr.Request, event: gr.EventData, *values: Any) -> Any:
+            call = call_of(sender, event, values)
+            is_async = inspect.iscoroutinefunction(function)
+            answer = function(call) if is_async else asyncio.to_thread(function, call)
+            return self._by_component(await answer)
+
+        async def stream(
+            sender: gr.Request, event: gr.EventData, *values: Any
+        ) -> AsyncGenerator[Any]:
+            async with aclosing(function(call_of(sender, event, values))) as all_updates:
+                async for updates in all_updates:
+                    yield self._by_component(updates)
+
+        adapted = stream if is_stream else answer
+        adapted.__name__ = function.__name__
+        return adapted
+
+    def _by_component(self, updates: Updates | None) -> Any:
+        if not updates:
+            return gr.skip()
+        return {
+            self.components[name]: gr.HTML(**value, render=False) if name == RELAY else value
+            for name, value in updates.items()
+        }
+
+
+def _script(js: str, reads: Sequence[str], updates: Sequence[str] | None) -> str:
+    """Return a function of the browser as Gradio calls it, with values in their order."""
+    is_last = updates is not None
+    return _BY_NAME % {
+        "js": js,
+        "reads": json.dumps([*reads]),
+        "results": json.dumps([*(updates if is_last else reads)]),
+        "otherwise": '{ __type__: "update" }' if is_last else "before[name]",
+    }
