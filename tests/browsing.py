@@ -3,13 +3,17 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from PIL import Image, ImageDraw
 from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    FilePayload,
     Locator,
     Page,
     Request,
@@ -20,6 +24,8 @@ from playwright.sync_api import (
     TimeoutError as NotInTime,
 )
 
+from pipeline.images import metadata
+from pipeline.images.metadata import Settings
 from tools.page_states import THREE_FRAMES
 from ui import i18n, link
 
@@ -232,3 +238,27 @@ def keep_history(page: Page, entries: dict[str, Any]) -> None:
         }""",
         entries,
     )
+
+
+AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
+VIOLATIONS = """async () => (await axe.run()).violations.map(
+    (each) => `${each.id} (${each.impact}): ${each.nodes.map((node) => node.html.slice(0, 200))}`
+)"""
+
+
+def picture(width: int = 384, height: int = 256, made: Settings | None = None) -> FilePayload:
+    """Return a file with a red disc on white, as a visitor chooses it."""
+    image, file = Image.new("RGB", (width, height), "white"), BytesIO()
+    ImageDraw.Draw(image).ellipse((80, 40, 250, 210), fill="red")
+    if made is not None:
+        metadata.attach(image, made)
+    metadata.save_png(image, file)
+    return {"name": "disc.png", "mimeType": "image/png", "buffer": file.getvalue()}
+
+
+def choose(page: Page, file: FilePayload) -> None:
+    """Choose a picture to start from, and wait for its preview."""
+    if page.locator("#chip-picture").get_attribute("aria-expanded") == "false":
+        page.locator("#chip-picture").click()
+    page.locator("#restore-picture input[type=file]").set_input_files(file)
+    expect(page.locator("#start .preview canvas")).to_be_visible()

@@ -15,6 +15,10 @@ from jax import monitoring
 from safetensors.numpy import load_file, save_file
 
 from pipeline import BUNDLED, SDXLPipeline
+from pipeline.checkpoints.folder import (
+    list_folder,
+)
+from pipeline.families import read_config
 from pipeline.runtime.compiled import CompiledSampler
 
 M = TypeVar("M", bound=nnx.Module)
@@ -114,3 +118,24 @@ def make_inpainting(folder: Path) -> Path:
     tensors["conv_in.weight"] = np.concatenate([given, extra.astype(given.dtype)], axis=1)
     save_file(tensors, file)
     return made
+
+
+SD_1 = GOLDEN / "sd_1/checkpoint"
+
+
+def make_model(folder: Path, *changed: str, source: Path = SMALLEST, **scheduler: Any) -> Path:
+    """Return a copy of a checkpoint with other weights in some networks."""
+    folder.mkdir()
+    made = copy_checkpoint(folder, source)
+    for network in changed:
+        [file] = (made / network).glob("*.safetensors")
+        tensors = load_file(file)
+        save_file(
+            {name: (0.9 * array).astype(array.dtype) for name, array in tensors.items()}, file
+        )
+    change_json(made / "scheduler/scheduler_config.json", **scheduler)
+    return made
+
+
+PLAIN_CONFIG = read_config(PLAIN)
+PLAIN_FILES = list_folder(PLAIN)

@@ -28,7 +28,7 @@ from pipeline.images.png import encode_png
 from pipeline.request import SETTINGS
 from serving import settings
 from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
-from tests.test_docs import NAMES, ROOT, fences, read, spans
+from tests.documents import NAMES, ROOT, fences, read, spans
 from tests.web import serve
 
 URL = "http://127.0.0.1:7860"

@@ -3,20 +3,11 @@
 import ast
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "benchmarks" / "README.md",
-    ROOT / "benchmarks" / "experiments.md",
-    ROOT / "ui" / "gradio_compat" / "README.md",
-]
-NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+from tests.documents import NAMES, ROOT, fences, prose, read
+
 MOST_README_LINES = 160
 # A path below one of these folders, or a file's name, in backticks.
 FOLDERS = ["benchmarks", "deploy", "docs", "examples", "pipeline"]
@@ -24,26 +15,6 @@ FOLDERS += ["serving", "tests", "tools", "ui"]
 _PATH = re.compile(
     rf"(?:{'|'.join(FOLDERS)})/[\w./-]*|[\w-]+\.(?:py|md|toml|yaml|service)|Makefile|Dockerfile"
 )
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def prose(text: str) -> str:
-    """Return a page without its blocks of code."""
-    return _FENCE.sub("", text)
-
-
-def fences(text: str) -> list[tuple[str, str]]:
-    """Return the language and the text of every block of code."""
-    return _FENCE.findall(text)
-
-
-def spans(text: str) -> list[str]:
-    """Return every text in backticks."""
-    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(text))]
-
-
-def read(page: Path) -> str:
-    return page.read_text("utf-8") if page.suffix == ".md" and page.exists() else ""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,15 +1,13 @@
 """The page has no axe-core violation of any severity in any of its states."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.browsing import SHOWN_WITHIN_MS, opening
+from tests.browsing import AXE, SHOWN_WITHIN_MS, VIOLATIONS, opening
 from tools import page_states
 
-AXE = Path(__file__).parents[1] / "node" / "node_modules" / "axe-core" / "axe.min.js"
 STATES = (
     "empty",
     "read",
@@ -27,9 +25,6 @@ STATES = (
     "history",
     "compared",
 )
-VIOLATIONS = """async () => (await axe.run()).violations.map(
-    (each) => `${each.id} (${each.impact}): ${each.nodes.map((node) => node.html.slice(0, 200))}`
-)"""
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks.processes import Instance, is_ready
 from serving.generators import remote
-from tests.checkpoints import EXECUTABLES, SMALLEST
+from tests.checkpoints import EXECUTABLES, SMALLEST, make_model
 from tests.halted import SAYS
-from tests.pipeline.test_models import make_model
 from tests.serving.generators.test_remote import front_of, pictures
 from tests.serving.http.test_app import Background, generate, metric
 from tests.web import start, wait_until

@@ -5,9 +5,7 @@ import json
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from tests.browsing import SHOWN_WITHIN_MS, ask, wait_for_pictures
-from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
-from tests.end_to_end.test_start import choose, picture
+from tests.browsing import AXE, SHOWN_WITHIN_MS, VIOLATIONS, ask, choose, picture, wait_for_pictures
 from tools.page_states import open_advanced
 from ui import i18n
 

@@ -7,9 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from pipeline import metadata
-from tests.browsing import ask, opened, wait_for_pictures
+from tests.browsing import AXE, VIOLATIONS, ask, opened, wait_for_pictures
 from tests.end_to_end.conftest import TITLES
-from tests.end_to_end.test_accessibility import AXE, VIOLATIONS
 from tools.page_states import THREE_FRAMES, open_advanced, open_picture
 from ui import i18n
 

@@ -1,38 +1,25 @@
 """Pictures to start from, in a browser."""
 
 from collections.abc import Iterator
-from io import BytesIO
 
 import pytest
-from PIL import Image, ImageDraw
-from playwright.sync_api import Browser, FilePayload, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from tests import compiling
-from tests.browsing import Visitor, ask, opened, opening, wait_for_pictures, width_needed
+from tests.browsing import (
+    Visitor,
+    ask,
+    choose,
+    opened,
+    opening,
+    picture,
+    wait_for_pictures,
+    width_needed,
+)
 from tests.checkpoints import make_inpainting
 from tests.web import served
 from ui import i18n
-
-
-def picture(width: int = 384, height: int = 256, made: Settings | None = None) -> FilePayload:
-    """Return a file with a red disc on white, as a visitor chooses it."""
-    image, file = Image.new("RGB", (width, height), "white"), BytesIO()
-    ImageDraw.Draw(image).ellipse((80, 40, 250, 210), fill="red")
-    if made is not None:
-        metadata.attach(image, made)
-    metadata.save_png(image, file)
-    return {"name": "disc.png", "mimeType": "image/png", "buffer": file.getvalue()}
-
-
-def choose(page: Page, file: FilePayload) -> None:
-    """Choose a picture to start from, and wait for its preview."""
-    if page.locator("#chip-picture").get_attribute("aria-expanded") == "false":
-        page.locator("#chip-picture").click()
-    page.locator("#restore-picture input[type=file]").set_input_files(file)
-    expect(page.locator("#start .preview canvas")).to_be_visible()
-
 
 # Whether the tab keeps a picture, and how its part was marked.
 KEPT = "/data:image.*inverts/.test(sessionStorage.getItem('sdxl-started /?steps=2&images=1'))"

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
 from pipeline.request import GenerateRequest
@@ -21,17 +21,17 @@ from tests.checkpoints import (
     EXECUTABLES,
     GOLDEN,
     PLAIN,
+    SD_1,
     SMALLEST,
     CompilationCount,
-    change_json,
     copy_checkpoint,
+    make_model,
     shared_pipeline,
 )
 from tests.single_files import thin_file, thin_folder, write_weights
 from tools.adapter_files import draw_adapter, write_adapter
 
 REFINER = GOLDEN / "refiner/checkpoint"
-SD_1 = GOLDEN / "sd_1/checkpoint"
 NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
 
 
@@ -43,20 +43,6 @@ def start(checkpoint: Path, **options: Any) -> SDXLPipeline:
         cache_dir=EXECUTABLES,
         **options,
     )
-
-
-def make_model(folder: Path, *changed: str, source: Path = SMALLEST, **scheduler: Any) -> Path:
-    """Return a copy of a checkpoint with other weights in some networks."""
-    folder.mkdir()
-    made = copy_checkpoint(folder, source)
-    for network in changed:
-        [file] = (made / network).glob("*.safetensors")
-        tensors = load_file(file)
-        save_file(
-            {name: (0.9 * array).astype(array.dtype) for name, array in tensors.items()}, file
-        )
-    change_json(made / "scheduler/scheduler_config.json", **scheduler)
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ import numpy as np
 from pipeline import SDXLPipeline
 from tools import torch_reference
 from tools.agreement import relative_error
-from tools.tiny_checkpoints import Pipeline
+from tools.tiny_checkpoints import (
+    Pipeline,
+)
 
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255
@@ -89,3 +91,8 @@ def check_sample(
         moved = [apart(drawn(each), right) for each in nudged(noise)]
         bounds = np.maximum(bounds, NUDGES_BOUND * np.max(moved, axis=0))
     assert (errors <= bounds).all(), (errors, bounds, prompts, negative, scale)
+
+
+def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the peak signal-to-noise ratio in dB of pictures in 0..1."""
+    return float(-10 * np.log10(np.mean((ours - theirs) ** 2)))

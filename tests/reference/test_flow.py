@@ -11,8 +11,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from pipeline import SDXLPipeline
-from tests.reference.samples import check_sample
-from tests.reference.test_from_pictures import (
+from tests.reference.pictures import (
     IMAGES,
     NEGATIVE,
     PROMPTS,
@@ -23,6 +22,7 @@ from tests.reference.test_from_pictures import (
     drawn,
     pictures,
 )
+from tests.reference.samples import check_sample
 from tools import torch_reference
 from tools.tiny_checkpoints import TINY, Files, load, write
 

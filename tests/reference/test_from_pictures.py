@@ -5,12 +5,9 @@ The pipelines sample the VAE's posterior; here they take its mean, and the noise
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import diffusers
 import jax
 import numpy as np
 import pytest
@@ -18,25 +15,21 @@ import pytest
 from pipeline import SDXLPipeline
 from pipeline.families import read_config
 from pipeline.images.canvas import Box, Frame
-from pipeline.schedulers.config import SCHEDULERS
-from tests.reference.samples import LATENTS_BOUND, NUDGES_BOUND, PICTURE_BOUND, apart, nudged
+from tests.reference.pictures import (
+    IMAGES,
+    NEGATIVE,
+    PROMPTS,
+    SCALE,
+    STEPS,
+    Loaded,
+    check,
+    drawn,
+    pictures,
+    use_scheduler,
+)
 from tools import torch_reference
-from tools.tiny_checkpoints import TINY, Files, Pipeline, load, write
+from tools.tiny_checkpoints import TINY, Files, load, write
 from tools.torch_reference import Sample
-
-IMAGES = 2
-STEPS = 8
-SCALE = 4.0
-PROMPTS = ["a red star on blue", "night"]
-NEGATIVE = ["blue", "a star"]
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A checkpoint, loaded by torch's diffusers and by this project."""
-
-    theirs: Pipeline
-    ours: SDXLPipeline
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,49 +56,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Loa
         return Loaded(load(folder), ours)
 
     return make
-
-
-def drawn(ours: SDXLPipeline, noise: np.ndarray, **options: Any) -> Sample:
-    """Draw pictures from `noise` `[B, h, w, C]`."""
-    last: list[np.ndarray] = []
-
-    def keep(_step: int, _total: int, latents: Any) -> None:
-        last[:] = [np.asarray(latents)]
-
-    given = {"num_inference_steps": STEPS, "latents": noise, "output_type": "np"}
-    images = ours.generate(PROMPTS, NEGATIVE, SCALE, on_step=keep, **given, **options).images
-    return Sample(last[0], images)
-
-
-def use_scheduler(loaded: Loaded, name: str) -> None:
-    """Let torch draw by a scheduler."""
-    kind, own = SCHEDULERS[name], loaded.theirs.scheduler
-    supported = {key: kind.supported[key][0] for key in kind.own_defaults}
-    loaded.theirs.scheduler = getattr(diffusers, kind.name).from_config(
-        own.config, **kind.implied, **supported
-    )
-
-
-def pictures(rng: np.random.Generator, loaded: Loaded) -> tuple[np.ndarray, ...]:
-    """Return noise `[B, h, w, C]`, pictures `[B, H, W, 3]` and masks `[B, H, W]`."""
-    noise = rng.standard_normal((IMAGES, *loaded.ours._compiled.latents_shape), np.float32)
-    shape = IMAGES, loaded.ours.facts.height, loaded.ours.facts.width
-    images = rng.uniform(size=(*shape, 3)).astype(np.float32)
-    masks = np.zeros(shape, np.float32)
-    masks[0, 3:-4, : shape[2] // 2] = 1
-    masks[1, :5] = 1
-    return noise, images, masks
-
-
-def check(ours: Sample, theirs: Callable[[np.ndarray], Sample], noise: np.ndarray) -> None:
-    """Assert that samples agree; `theirs` samples by torch."""
-    right = theirs(noise)
-    errors = apart(ours, right)
-    bounds = np.array([[LATENTS_BOUND], [PICTURE_BOUND]])
-    if (errors > bounds).any():
-        moved = [apart(theirs(each), right) for each in nudged(noise)]
-        bounds = np.maximum(bounds, NUDGES_BOUND * np.max(moved, axis=0))
-    assert (errors <= bounds).all(), (errors, bounds)
 
 
 def pasted(found: Sample, images: np.ndarray, masks: np.ndarray) -> Sample:

@@ -6,7 +6,7 @@ import pytest
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 
 from pipeline import BUNDLED, SDXLPipeline
-from tests.reference.test_reference import psnr
+from tests.reference.samples import psnr
 from tools import torch_reference
 
 LORAS = BUNDLED / "loras"

@@ -30,7 +30,7 @@ from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
 from tests import compiling
 from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
-from tests.reference.samples import NUDGES_BOUND, check_sample, nudged
+from tests.reference.samples import NUDGES_BOUND, check_sample, nudged, psnr
 from tools import agreement, torch_reference
 from tools.agreement import Networks, relative_error
 from tools.make_goldens import draw_pictures, draw_thresholds
@@ -275,11 +275,6 @@ def test_safety_checker(number: int, request: pytest.FixtureRequest, tmp_path: P
         ours.special_care_embeds_weights.set_value(jnp.asarray(thresholds[1]))
         verdicts = torch_reference.safety_verdicts(theirs, processor, images)
         np.testing.assert_array_equal(check(ours, pixels), verdicts)
-
-
-def psnr(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Return the peak signal-to-noise ratio in dB of pictures in 0..1."""
-    return float(-10 * np.log10(np.mean((ours - theirs) ** 2)))
 
 
 def test_the_miniature_is_the_same_in_diffusers(request: pytest.FixtureRequest) -> None:

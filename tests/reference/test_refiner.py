@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import SDXLPipeline
 from pipeline.schedulers.methods import make_schedule
-from tests.reference.test_from_pictures import (
+from tests.reference.pictures import (
     IMAGES,
     NEGATIVE,
     PROMPTS,

@@ -35,9 +35,9 @@ from tests.reference.drawing import NASTY_PROMPTS, draw_text
 from tests.reference.samples import check_sample
 from tools import torch_reference
 from tools.full_size_checkpoint import FullSize, write_checkpoint
-from tools.vocabulary import END, START, WORD_END, byte_symbols, write_tokenizer
 from tools.original_layout import export
 from tools.tiny_checkpoints import SDXL_SCHEDULE, Pipeline, unet, vae
+from tools.vocabulary import END, START, WORD_END, byte_symbols, write_tokenizer
 
 SIDE = 128  # pixels; at the UNet's deepest level, a group of two channels has eight values
 IMAGES = 2

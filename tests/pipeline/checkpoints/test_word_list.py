@@ -9,8 +9,7 @@ from pipeline.checkpoints.source import fetch
 from pipeline.checkpoints.word_list import MAX_FILE, read_words
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from tests.checkpoints import copy_checkpoint
-from tests.pipeline.checkpoints.test_folder import CONFIG, NAMES
+from tests.checkpoints import PLAIN_CONFIG, PLAIN_FILES, copy_checkpoint
 
 
 def test_a_checkpoint_has_the_words_of_its_list(tmp_path: Path):
@@ -21,8 +20,8 @@ def test_a_checkpoint_has_the_words_of_its_list(tmp_path: Path):
 
 
 def test_the_list_is_downloaded_with_a_model():
-    assert "words.txt" not in needed_files(NAMES, CONFIG).files
-    assert "words.txt" in needed_files([*NAMES, "words.txt"], CONFIG).files
+    assert "words.txt" not in needed_files(PLAIN_FILES, PLAIN_CONFIG).files
+    assert "words.txt" in needed_files([*PLAIN_FILES, "words.txt"], PLAIN_CONFIG).files
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Config
 from pipeline.families.reader import FamilyReader
 from pipeline.runtime.loading import find_networks
-from tests.pipeline.checkpoints.test_bad_files import DAMAGED, NAME, Reader, refused
+from tests.damaged import DAMAGED, NAME, Reader, refused
 from tests.single_files import thin_folder
 from tools.original_layout import export
 

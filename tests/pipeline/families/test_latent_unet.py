@@ -14,10 +14,7 @@ from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import TextEncoderConfig
 from pipeline.models.unet import Context
 from tests.checkpoints import random_module
-from tests.pipeline.models.test_clip import CONFIG as TEXT
-from tests.pipeline.models.test_clip import IDS
-from tests.pipeline.models.test_vae import CONFIG as VAE
-from tests.pipeline.models.test_vae import vae
+from tests.networks import INPUT_IDS, TEXT_CONFIG, VAE_CONFIG, vae
 
 IMAGES = 2
 SIZE = jnp.array([24.0, 32.0])  # height and width
@@ -26,8 +23,8 @@ Embeds = tuple[jax.Array, jax.Array | None]
 
 
 def encode(negative: np.ndarray, zero: list[bool]) -> Embeds:
-    both = np.stack([negative, IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
-    encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
+    both = np.stack([negative, INPUT_IDS])[:, :, None].repeat(2, axis=2)  # [2, B, 2, L]
+    encoders = text_encoder(replace(TEXT_CONFIG, projection_dim=None)), text_encoder(TEXT_CONFIG)
     return _encode(encoders, by_encoder(both), jnp.array([zero, [False, False]]))
 
 
@@ -45,7 +42,7 @@ def text_encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
 
 
 def test_two_text_encoders_give_prompt_embeds_and_pooled_ones() -> None:
-    prompt_embeds, pooled = encode(IDS[::-1], [False, False])
+    prompt_embeds, pooled = encode(INPUT_IDS[::-1], [False, False])
     assert prompt_embeds.shape == (2, IMAGES, 6, 16)
     assert pooled is not None
     assert pooled.shape == (2, IMAGES, 5)
@@ -56,7 +53,7 @@ def test_two_text_encoders_give_prompt_embeds_and_pooled_ones() -> None:
 
 
 def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
-    whole, dropped = encode(IDS, [False, False]), encode(IDS, [True, False])
+    whole, dropped = encode(INPUT_IDS, [False, False]), encode(INPUT_IDS, [True, False])
     for before, after in zip(whole, dropped, strict=True):
         before, after = np.asarray(before), np.asarray(after)
         assert not after[0, 0].any()
@@ -66,8 +63,8 @@ def test_blank_negative_prompts_are_zero_for_their_own_picture() -> None:
 
 
 def weigh(weights: np.ndarray) -> Embeds:
-    both = by_encoder(np.stack([IDS[::-1], IDS])[:, :, None].repeat(2, axis=2))
-    encoders = text_encoder(replace(TEXT, projection_dim=None)), text_encoder(TEXT)
+    both = by_encoder(np.stack([INPUT_IDS[::-1], INPUT_IDS])[:, :, None].repeat(2, axis=2))
+    encoders = text_encoder(replace(TEXT_CONFIG, projection_dim=None)), text_encoder(TEXT_CONFIG)
     return _encode(encoders, both, jnp.zeros((2, IMAGES), bool), by_encoder(weights))
 
 
@@ -75,7 +72,7 @@ def test_weights_multiply_hidden_states_and_keep_their_mean() -> None:
     weights = np.ones((2, IMAGES, 2, 6), np.float32)
     weights[1, 0, :, 2] = 1.5
     weights[1, 0, 1, 4] = -0.5
-    plain, pooled = map(np.asarray, encode(IDS[::-1], [False, False]))
+    plain, pooled = map(np.asarray, encode(INPUT_IDS[::-1], [False, False]))
     found, found_pooled = map(np.asarray, weigh(weights))
     np.testing.assert_array_equal(found_pooled, pooled)
     for i, columns in enumerate((slice(8), slice(8, None))):
@@ -89,8 +86,8 @@ def test_weights_multiply_hidden_states_and_keep_their_mean() -> None:
 
 
 def test_one_text_encoder_gives_prompt_embeds_alone() -> None:
-    config = replace(TEXT, projection_dim=None, penultimate=False)
-    ids = jnp.asarray(np.stack([IDS[::-1], IDS]))  # [2, B, L]
+    config = replace(TEXT_CONFIG, projection_dim=None, penultimate=False)
+    ids = jnp.asarray(np.stack([INPUT_IDS[::-1], INPUT_IDS]))  # [2, B, L]
     prompt_embeds, pooled = _encode(
         (text_encoder(config),), [ids], jnp.array([[False, True], [False, False]])
     )
@@ -123,21 +120,21 @@ def test_a_mask_is_the_same_in_both_halves() -> None:
 
 
 def test_encoded_pictures_have_the_scale_of_latents() -> None:
-    shifted = replace(VAE, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
+    shifted = replace(VAE_CONFIG, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
     rng = np.random.default_rng(0)
     images = jnp.asarray(rng.uniform(size=(2, 8, 8, 3)), jnp.float32)
-    for config in (VAE, shifted):
+    for config in (VAE_CONFIG, shifted):
         network = vae(config)
         latents = latent_unet.encode_image({"vae": network}, images)
         mean, _ = network.encode(2 * images - 1)
         assert latents.shape == (2, 4, 4, 2)
         np.testing.assert_allclose(latent_unet.unscale(config, latents), mean, atol=1e-5)
-    assert np.abs(latents - VAE.scaling_factor * mean).max() > 0.1
+    assert np.abs(latents - VAE_CONFIG.scaling_factor * mean).max() > 0.1
 
 
 def test_unscale() -> None:
     z = jnp.ones((1, 2, 2, 2))
-    np.testing.assert_allclose(latent_unet.unscale(VAE, z), 2)
-    shifted = replace(VAE, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
+    np.testing.assert_allclose(latent_unet.unscale(VAE_CONFIG, z), 2)
+    shifted = replace(VAE_CONFIG, latents_mean=(1.0, -1.0), latents_std=(3.0, 0.5))
     right = np.broadcast_to([2 * 3 + 1, 2 * 0.5 - 1], (1, 2, 2, 2))
     np.testing.assert_allclose(latent_unet.unscale(shifted, z), right)

@@ -13,22 +13,7 @@ from pipeline.checkpoints.weights import shape_rngs
 from pipeline.models.clip import ACTIVATION, CLIPTextEncoder
 from pipeline.models.clip_config import ACTIVATIONS, TextEncoderConfig
 from tests.checkpoints import random_module
-
-END = 9
-CONFIG = TextEncoderConfig(
-    vocab_size=10,
-    hidden_size=8,
-    intermediate_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    max_position_embeddings=6,
-    hidden_act="gelu",
-    layer_norm_eps=1e-5,
-    eos_token_id=END,
-    projection_dim=5,
-    penultimate=True,
-)
-IDS = np.array([[0, 3, 4, END, 1, 1], [0, END, 1, 1, 1, 1]], np.int32)
+from tests.networks import END, INPUT_IDS, TEXT_CONFIG
 
 
 def encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
@@ -36,25 +21,25 @@ def encoder(config: TextEncoderConfig) -> CLIPTextEncoder:
 
 
 def test_shapes() -> None:
-    states, pooled = jax.eval_shape(lambda ids: encoder(CONFIG)(ids), IDS)
+    states, pooled = jax.eval_shape(lambda ids: encoder(TEXT_CONFIG)(ids), INPUT_IDS)
     assert (states.shape, pooled.shape) == ((2, 6, 8), (2, 5))
-    first = replace(CONFIG, projection_dim=None)
-    assert jax.eval_shape(lambda ids: encoder(first)(ids), IDS)[1] is None
+    first = replace(TEXT_CONFIG, projection_dim=None)
+    assert jax.eval_shape(lambda ids: encoder(first)(ids), INPUT_IDS)[1] is None
 
 
 @pytest.mark.parametrize("eos", [END, 2], ids=["named", "where ids are largest"])
 def test_pooled_is_taken_at_the_end_token(eos: int) -> None:
     """Tokens after the end token change neither the pooled output nor earlier states."""
-    module = random_module(lambda: encoder(replace(CONFIG, eos_token_id=eos)))
+    module = random_module(lambda: encoder(replace(TEXT_CONFIG, eos_token_id=eos)))
     encode = partial(nnx.jit(lambda module, ids: module(ids)), module)
-    states, pooled = encode(IDS)
-    changed = IDS.copy()
+    states, pooled = encode(INPUT_IDS)
+    changed = INPUT_IDS.copy()
     changed[0, 4:], changed[1, 2:] = 5, 6
     later_states, later = encode(changed)
     np.testing.assert_allclose(later, pooled, atol=1e-6)
     np.testing.assert_allclose(later_states[0, :4], states[0, :4], atol=1e-6)
     assert np.abs(later_states[0, 4:] - states[0, 4:]).max() > 1e-3
-    changed = IDS.copy()
+    changed = INPUT_IDS.copy()
     changed[0, 1] = 7
     _, earlier = encode(changed)
     assert np.abs(earlier[0] - pooled[0]).max() > 1e-4
@@ -67,13 +52,13 @@ def test_states_are_taken_before_the_last_layer_or_after_the_final_norm(
 ) -> None:
     @jax.jit
     def both(ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        encode = encoder(replace(CONFIG, num_hidden_layers=layers, penultimate=penultimate))
+        encode = encoder(replace(TEXT_CONFIG, num_hidden_layers=layers, penultimate=penultimate))
         x = encode.token_embedding(ids) + encode.position_embedding(jnp.arange(6))
         for layer in list(encode.layers)[: layers - penultimate]:
             x = layer(x)
         return encode(ids)[0], x if penultimate else encode.final_layer_norm(x)
 
-    ours, right = both(IDS)
+    ours, right = both(INPUT_IDS)
     np.testing.assert_allclose(ours, right, atol=1e-6)
 
 

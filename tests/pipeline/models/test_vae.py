@@ -1,7 +1,6 @@
 """Both halves of the VAE; test_golden checks their values."""
 
 from dataclasses import replace
-from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +10,12 @@ from flax import nnx
 
 from pipeline.checkpoints.weights import shape_rngs
 from pipeline.models.vae import VAE
-from pipeline.models.vae_config import VAEConfig
-from tests.checkpoints import random_module
-
-CONFIG = VAEConfig(
-    in_channels=3,
-    latent_channels=2,
-    block_out_channels=(4, 8),
-    layers_per_block=1,
-    norm_num_groups=2,
-    scaling_factor=0.5,
-    latents_mean=None,
-    latents_std=None,
-    use_quant_conv=True,
-    use_post_quant_conv=True,
-    mid_block_add_attention=True,
-)
-
-
-@cache
-def vae(config: VAEConfig) -> VAE:
-    return random_module(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
+from tests.networks import VAE_CONFIG, vae
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_shapes(levels: int) -> None:
-    config = replace(CONFIG, block_out_channels=(4,) * levels)
+    config = replace(VAE_CONFIG, block_out_channels=(4,) * levels)
     module = nnx.eval_shape(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
     images = jax.ShapeDtypeStruct((2, 8, 12, 3), jnp.float32)
     factor = 2 ** (levels - 1)
@@ -50,7 +29,7 @@ def test_shapes(levels: int) -> None:
 
 def test_parts_that_the_config_leaves_out() -> None:
     config = replace(
-        CONFIG, use_quant_conv=False, use_post_quant_conv=False, mid_block_add_attention=False
+        VAE_CONFIG, use_quant_conv=False, use_post_quant_conv=False, mid_block_add_attention=False
     )
     module = nnx.eval_shape(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
     names = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(module))}
@@ -58,7 +37,7 @@ def test_parts_that_the_config_leaves_out() -> None:
 
 
 def test_log_variance_is_bounded() -> None:
-    mean, logvar = nnx.jit(lambda m, x: m.encode(x))(vae(CONFIG), 1e4 * jnp.ones((1, 8, 8, 3)))
+    mean, logvar = nnx.jit(lambda m, x: m.encode(x))(vae(VAE_CONFIG), 1e4 * jnp.ones((1, 8, 8, 3)))
     assert np.isfinite(mean).all()
     assert logvar.min() >= -30
     assert logvar.max() <= 20
@@ -67,6 +46,6 @@ def test_log_variance_is_bounded() -> None:
 def test_each_picture_is_decoded_alone() -> None:
     decode = nnx.jit(lambda m, z: m.decode(z))
     z = jnp.array(np.random.default_rng(0).normal(size=(2, 4, 4, 2)), jnp.float32)
-    before, after = decode(vae(CONFIG), z), decode(vae(CONFIG), z.at[1].add(1))
+    before, after = decode(vae(VAE_CONFIG), z), decode(vae(VAE_CONFIG), z.at[1].add(1))
     np.testing.assert_allclose(after[0], before[0], atol=1e-6)
     assert np.abs(after[1] - before[1]).max() > 1e-3

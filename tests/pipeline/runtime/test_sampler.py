@@ -14,8 +14,7 @@ from pipeline.runtime.work import Work, no_work, pack, unpack
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import REMEMBERED, Kept, State
 from tests.checkpoints import SMALLEST
-from tests.pipeline.models.test_vae import CONFIG as VAE
-from tests.pipeline.models.test_vae import vae
+from tests.networks import VAE_CONFIG, vae
 
 
 def test_noise_depends_on_its_own_seed_alone() -> None:
@@ -74,7 +73,7 @@ def test_step_noise_depends_on_seed_and_evaluation_alone() -> None:
 
 def test_pictures_are_clipped_and_rounded() -> None:
     latents = 20 * jnp.array(np.random.default_rng(0).normal(size=(2, 4, 4, 2)), jnp.float32)
-    networks = {"vae": vae(VAE)}
+    networks = {"vae": vae(VAE_CONFIG)}
 
     @jax.jit
     def decode(latents: jax.Array) -> tuple[jax.Array, jax.Array]:

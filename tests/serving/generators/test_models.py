@@ -31,12 +31,13 @@ from serving.requests.registry import Limits
 from tests.checkpoints import (
     EXECUTABLES,
     PLAIN,
+    SD_1,
     SMALLEST,
     CompilationCount,
     change_json,
     copy_checkpoint,
+    make_model,
 )
-from tests.pipeline.test_models import SD_1, make_model
 from tests.serving.generators.test_local import ending, until
 
 Test = Callable[[LocalGenerator], Awaitable[None]]
