@@ -88,7 +88,8 @@ def _connect(chosen: Options, limits: Limits, observer: Observer) -> Generator:
     """Return a generator that sends requests to other instances, once one of them is ready."""
     from serving import waiting
     from serving.generators.client import Client, LoopError
-    from serving.generators.remote import RemoteGenerator
+    from serving.generators.remote import RemoteDrawer
+    from serving.requests.lifecycle import RequestLifecycle
 
     key = _read_keys("--backend-key-file", chosen.backend_key_file)
     headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
@@ -104,7 +105,8 @@ def _connect(chosen: Options, limits: Limits, observer: Observer) -> Generator:
     except LoopError as error:
         _give_up(f"--backend-urls: {error}")
     log.info("%s draws at %s", model.name, ", ".join(urls))
-    return RemoteGenerator(Client(headers), urls, model, limits, observer)
+    drawer = RemoteDrawer(Client(headers), urls, model, observer)
+    return RequestLifecycle(drawer, limits, observer)
 
 
 def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:

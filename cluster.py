@@ -26,10 +26,11 @@ from ray.serve.handle import DeploymentHandle
 from pipeline.facts import Facts
 from serving import bootstrap, logs, settings
 from serving.generators.client import Client, http_url
-from serving.generators.remote import RemoteGenerator
+from serving.generators.remote import RemoteDrawer
 from serving.http import app as http_app
 from serving.http.server import ANSWERS_ON_S, GOODBYE_S, Server
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.settings import Options
 
 if TYPE_CHECKING:
@@ -218,7 +219,9 @@ class FrontEnd:
         keys = bootstrap.read_keys("API_KEYS_FILE", chosen.api_keys_file)
         client = Client({"Authorization": f"Bearer {key}"})
         model = await replicas.facts.remote()  # waits for the first replica
-        self._generator = RemoteGenerator(client, [], model, bootstrap.limits(chosen), observer)
+        drawer = RemoteDrawer(client, [], model, observer)
+        self._backends = drawer.backends
+        self._generator = RequestLifecycle(drawer, bootstrap.limits(chosen), observer)
         self._server = page_server.build(self._generator, observer, keys, chosen)
         # Ray starts a new front-end before the old one has ended: both listen on this port.
         door = bootstrap.listen(chosen.host, chosen.port, reuse_port=True)
@@ -242,7 +245,7 @@ class FrontEnd:
 
     async def meet(self, url: str) -> int:
         """Add the replica at `url`; return how many requests wait or run. Replicas call this."""
-        self._generator.add(url)
+        self._backends.add(url)
         load = self._generator.load
         return load.waiting + load.running
 

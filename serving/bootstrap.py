@@ -17,7 +17,7 @@ from serving.settings import Options
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
-    from serving.generators.local import LocalGenerator
+    from serving.requests.lifecycle import RequestLifecycle
 
 log = logging.getLogger(__name__)
 
@@ -98,18 +98,17 @@ def local_generator(
     limits: Limits,
     observer: Observer,
     loaded: "tuple[SDXLPipeline, bool]",
-) -> "LocalGenerator":
+) -> "RequestLifecycle":
     """Return a generator over the result of `load_pipeline`."""
     from pipeline import BUNDLED
-    from serving.generators.embedding_folder import EmbeddingFolder
-    from serving.generators.local import Folders, LocalGenerator
-    from serving.generators.lora_folder import LoraFolder
-    from serving.generators.model_folder import ModelFolder
+    from serving.generators.local import Folders, LocalDrawer
+    from serving.generators.watched import EmbeddingFolder, LoraFolder, ModelFolder
+    from serving.requests.lifecycle import RequestLifecycle
 
     pipe, bundled = loaded
     lora_dir = options.lora_dir or (BUNDLED / "loras" if bundled else None)
     embedding_dir = options.embedding_dir
-    return LocalGenerator(
+    drawer = LocalDrawer(
         pipe,
         limits,
         observer,
@@ -123,6 +122,7 @@ def local_generator(
         ),
         live=options.live,
     )
+    return RequestLifecycle(drawer, limits, observer)
 
 
 def _fitting(pipe: "SDXLPipeline", sizes: Sequence[Size]) -> tuple[Size, ...]:

@@ -18,12 +18,12 @@ from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
 from serving import settings
-from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.http import server
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -209,7 +209,7 @@ def test_a_misspelt_setting_would_be_found():
 def program() -> TestClient:
     """Return a client of the program's own routes, over a stand-in for the model."""
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), observer)
+    generator = local_generator(pipe, Limits(), observer)
     return TestClient(http_app.build(generator, observer))
 
 

@@ -19,12 +19,12 @@ from httpx._transports import default
 from benchmarks.processes import ROOT, Instance, free_port
 from pipeline import BUNDLED
 from serving.generator import Generator
-from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.http.server import Server
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 
 # The real program with the real model, and just enough steps to show progress.
 STEPS = 5
@@ -82,7 +82,7 @@ def serve(
     pipe = FakePipeline(held=held)
     observer = observer or Observer()
     if generator is None:
-        generator = LocalGenerator(pipe.as_pipeline(), limits or Limits(), observer)
+        generator = local_generator(pipe.as_pipeline(), limits or Limits(), observer)
     app = http_app.build(generator, observer, **options)
     port = port or free_port()
     server = Server(

@@ -66,7 +66,7 @@ class LoopError(Exception):
 
 
 class Client(httpx.AsyncClient):
-    """HTTP client of a `RemoteGenerator`; sends `headers` with every request."""
+    """HTTP client of a `RemoteDrawer`; sends `headers` with every request."""
 
     def __init__(self, headers: dict[str, str] | None = None) -> None:
         # No limit: httpx counts some connections for ever that were given up before they were made.
@@ -182,6 +182,11 @@ async def _content(answer: httpx.Response) -> bytes:
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
+    """Yield the lines of a stream; httpx-sse would keep a line without an end, however long it is.
+
+    Raises:
+        BackendError: if a line is longer than `_MAX_LINE_BYTES`.
+    """
     line = bytearray()
     async for chunk in answer.aiter_raw():
         *ends, rest = chunk.split(b"\n")

@@ -14,7 +14,7 @@ from pipeline import DeviceError
 from pipeline.errors import raise_if_cancelled
 from serving.folders import File, Stamp
 from serving.generator import ErrorKind, RequestError
-from serving.generators.lora_folder import LoraFolder
+from serving.generators.watched import LoraFolder
 from serving.messages import Code, Message
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class LoadedLoras:
 
     def _tidy(self) -> None:
         """Remove the LoRAs whose files were removed or replaced."""
-        files = self._folder.look().files
+        files = self._folder.files
         self._unusable &= {file.version for file in files.values()}
         for name, file in list(self._loaded.items()):
             if name not in files or files[name].version != file.version:
@@ -81,7 +81,7 @@ class LoadedLoras:
     def _load(self, name: str) -> None:
         if name in self._loaded:
             return
-        file = self._folder.look().files.get(name)
+        file = self._folder.files.get(name)
         if file is None:
             raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")
         if file.version in self._unusable:

@@ -25,12 +25,12 @@ from pipeline import (
 )
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.drawing.origins import Inputs
-from pipeline.drawing.scheduler import Rules
 from pipeline.errors import raise_if_cancelled
+from pipeline.facts import Facts
 from pipeline.request import GenerateRequest
-from pipeline.text.prompt_syntax import A1111, PLAIN
+from pipeline.text.prompt_syntax import A1111
 from pipeline.text.wildcards import digest_of_lists
-from serving.folders import RESCAN_S, Listing
+from serving.folders import RESCAN_S
 from serving.generator import (
     Done,
     Error,
@@ -43,18 +43,16 @@ from serving.generator import (
     Step,
 )
 from serving.generators.devices import Devices, News
-from serving.generators.embedding_folder import EmbeddingFolder
 from serving.generators.files import encode
 from serving.generators.loaded_loras import LoadedLoras
-from serving.generators.lora_folder import LoraFolder
-from serving.generators.model_folder import ModelFolder
 from serving.generators.previews import jpeg_of, small_jpeg_of
 from serving.generators.seated import Seated
+from serving.generators.watched import EmbeddingFolder, LoraFolder, ModelFolder
 from serving.logs import log_fields
 from serving.messages import Code, Message, Param, untranslated
 from serving.metrics import Observer
 from serving.requests.admission import check_words, expand
-from serving.requests.lifecycle import MAX_FINISHING, RequestLifecycle
+from serving.requests.lifecycle import MAX_FINISHING, Drawer
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 
@@ -93,15 +91,15 @@ class Folders(NamedTuple):
 NO_FOLDERS = Folders()
 
 
-class LocalGenerator(RequestLifecycle):
-    """A `serving.generator.Generator` over a pipeline in this process.
+class LocalDrawer(Drawer):
+    """Drawer over a pipeline in this process.
 
     The pictures of several requests are drawn at once, each in a slot. A request gets a slot for
     each picture by a turn in the queue, so its pictures may begin and end at different times. A
     single thread does all the drawing. Other threads prepare requests and encode PNG files.
     Requests with another model or other LoRAs wait until the slots are empty.
 
-    `more_sizes`, each (width, height), are compiled one after the other once the generator is open.
+    `more_sizes`, each (width, height), are compiled one after the other once the drawer is open.
     With `reveal`, a request can get the originals of pictures that the operator's screen blurred.
     `live` says whether visitors get pictures while they type; "auto" measures that once it is open.
     """
@@ -118,35 +116,29 @@ class LocalGenerator(RequestLifecycle):
         folders: Folders = NO_FOLDERS,
         live: LiveMode = "off",
     ) -> None:
-        loras, self._embeddings, models = folders
+        self._folders = folders
         # Functions that describe what folders hold, by the field of the facts, and seconds between
         # two calls.
-        self._watched: dict[str, tuple[Callable[[], object], float]] = {}
-        if self._embeddings:
-            self._watched["embeddings"] = self._embeddings.describe, RESCAN_S
-        if models:
-            self._watched["models"] = models.describe, RESCAN_S
+        self._watched: dict[str, tuple[Callable[[], object], float]] = {
+            field: (folder.describe, RESCAN_S)
+            for field, folder in folders._asdict().items()
+            if folder
+        }
         if pipe.wildcard_dir:
             self._watched["lists"] = partial(digest_of_lists, pipe.wildcard_dir), LISTS_AGAIN_S
         # All is listed from the start: a front-end gives up the requests of an instance that was
         # started again if that does not list what they name.
-        model = replace(
+        self._facts = replace(
             pipe.facts,
             bundled=bundled,
             coming_sizes=tuple(more_sizes),
-            loras=loras.describe(loras.look()) if loras else (),
             **{field: describe() for field, (describe, _) in self._watched.items()},
         )
-        super().__init__(model, limits, observer)
         observer.compiled(pipe.compile_seconds)
         self._pipe = pipe
+        self._blocked = limits.blocked
         self._reveal = reveal
-        self._loras = loras
-        self._pictured: dict[Pictured, LoraFolder | ModelFolder | None] = {
-            "loras": loras,
-            "models": models,
-        }
-        self._loaded = LoadedLoras(pipe, loras) if loras else None
+        self._loaded = LoadedLoras(pipe, folders.loras) if folders.loras else None
         self._live_mode = live
         self._live_s: dict[str, float] = {}  # measured seconds of a live picture, by recipe
         self._live_failed_at = -math.inf
@@ -165,8 +157,13 @@ class LocalGenerator(RequestLifecycle):
         self._running_s, self._stuck_s = limits.running_s, _STUCK * limits.running_s
 
     @property
+    def facts(self) -> Facts:
+        """See `Drawer.facts`."""
+        return self._facts
+
+    @property
     def stuck(self) -> bool:
-        """See `serving.generator.Generator.stuck`.
+        """Whether the devices, or a preparation, have been silent for far too long.
 
         A slow preparation is no sign of the devices. It stops soon after its request has ended, and
         only a thread that hangs, as in a file system, goes on.
@@ -178,109 +175,87 @@ class LocalGenerator(RequestLifecycle):
 
     @property
     def at_work(self) -> bool:
-        """See `serving.generator.Generator.at_work`."""
+        """See `Drawer.at_work`."""
         is_preparing = self._prepares_since is not None
         return self._devices.heard_at is not None or is_preparing or self._compiling
 
     async def open(self) -> None:
-        """See `serving.generator.Generator.open`."""
-        self._beside = [
-            asyncio.create_task(self._add_sizes()),
-            asyncio.create_task(self._watch()),
-            *(asyncio.create_task(self._watch_folder(field)) for field in self._watched),
-        ]
+        """See `Drawer.open`."""
+        work = [self._add_sizes(), self._watch_live(), *map(self._watch, self._watched)]
+        self._beside = [asyncio.create_task(coroutine) for coroutine in work]
 
-    async def measure(
-        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
-    ) -> Length | None:
-        """See `serving.generator.Generator.measure`."""
+    async def measure(self, prompt: str, prompt_syntax: str, steps: int | None) -> Length | None:
+        """See `Drawer.measure`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
             self._measuring, self._measure, prompt, prompt_syntax, steps
         )
 
     def _measure(self, prompt: str, prompt_syntax: str, steps: int | None) -> Length:
-        if self._embeddings:
-            self._embeddings.refresh()
+        if self._folders.embeddings:
+            self._folders.embeddings.refresh()
         return Length(*self._pipe.measure(prompt, prompt_syntax, steps))
 
     async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
-        """See `serving.generator.Generator.thumbnail`."""
-        if (folder := self._pictured[kind]) is None:
+        """See `Drawer.thumbnail`."""
+        if (folder := getattr(self._folders, kind)) is None:
             return None
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._reducing, folder.thumbnail, name)
 
-    async def close(self, within_s: float) -> None:
-        """See `serving.generator.Generator.close`."""
+    async def close(self) -> None:
+        """See `Drawer.close`."""
         for task in self._beside:
             task.cancel()
-        await super().close(within_s)
         self._devices.close()
-        self._preparing.shutdown(wait=False)
-        self._measuring.shutdown(wait=False)
-        self._reducing.shutdown(wait=False)
-        self._compiler.shutdown(wait=False)
+        for thread in (self._preparing, self._measuring, self._reducing, self._compiler):
+            thread.shutdown(wait=False)
 
     # --- turns and slots
 
     @property
-    def _slots(self) -> int:
+    def slots(self) -> int:
+        """See `Drawer.slots`."""
         return self.facts.images_per_request
 
     @property
-    def _slots_in_use(self) -> int:
+    def slots_in_use(self) -> int:
+        """See `Drawer.slots_in_use`."""
         return sum(seated.in_slots for seated in self._seated.values())
 
     @property
-    def _rules(self) -> Rules[Record]:
-        return replace(super()._rules, read_ahead=self._read_ahead)
+    def has_room(self) -> bool:
+        """See `Drawer.has_room`."""
+        return self.slots_in_use < self.slots and self._encoding < MAX_FINISHING * self.slots
 
-    def _read_ahead(self, record: Record) -> None:
+    def read_ahead(self, record: Record) -> None:
+        """See `Drawer.read_ahead`."""
         with suppress(InputError):  # the model is not there any more
             self._pipe.read_ahead(record.request.model, record.request.lora_weights)
 
-    @property
-    def _has_room(self) -> bool:
-        return self._slots_in_use < self._slots and self._encoding < MAX_FINISHING * self._slots
-
-    def _place(self, record: Record) -> bool:
+    def place(self, record: Record) -> bool:
+        """See `Drawer.place`."""
         programs = self.facts.programs_of(record.request.model)
         peers = (peer for peer in self._seated.values() if peer.programs == programs)
-        if any(peer.in_slots for peer in peers) and not self._scheduler.suits(record):
+        if any(peer.in_slots for peer in peers) and not self.requests.suits(record):
             return False
         seated = self._seated.setdefault(record.request.id, Seated(programs=programs))
         seated.take_turn()
         return True
 
-    def _stop(self, record: Record) -> None:
+    def stop(self, record: Record) -> None:
+        """See `Drawer.stop`."""
         if seated := self._seated.get(record.request.id):
             seated.stop.set()
             self._devices.stop_paused()
 
-    def _over(self, record: Record) -> None:
+    def end(self, record: Record) -> None:
+        """See `Drawer.end`."""
         del self._seated[record.request.id]
-        super()._over(record)
 
     # --- work beside the drawing
 
-    async def _watch(self) -> None:
-        """Describe the LoRAs anew whenever their folder has changed, and offer live pictures."""
-        old_listing: Listing | None = None
-        while folder := self._loras:
-            try:
-                listing = await asyncio.to_thread(folder.look)
-                if listing is not old_listing:
-                    loras = await asyncio.to_thread(folder.describe, listing)
-                    self.facts, old_listing = replace(self.facts, loras=loras), listing
-                await self._offer_live()
-            except Exception as error:  # the looks must go on
-                log.error("The LoRAs cannot be listed", exc_info=error)
-            await asyncio.sleep(RESCAN_S)
-        while not await self._offer_live():
-            await asyncio.sleep(LIVE_AGAIN_S)
-
-    async def _watch_folder(self, field: str) -> None:
+    async def _watch(self, field: str) -> None:
         """Describe anew, in a field of the facts, what a folder holds whenever it has changed."""
         describe, again_s = self._watched[field]
         while True:
@@ -288,9 +263,14 @@ class LocalGenerator(RequestLifecycle):
             try:
                 contents = await asyncio.to_thread(describe)
                 if contents != getattr(self.facts, field):
-                    self.facts = replace(self.facts, **{field: contents})
+                    self._facts = replace(self.facts, **{field: contents})
             except Exception as error:  # the looks must go on
                 log.error("The %s cannot be listed", field, exc_info=error)
+
+    async def _watch_live(self) -> None:
+        """Offer live pictures, as soon as and for as long as they are quick enough."""
+        while not await self._offer_live() or self._folders.loras:
+            await asyncio.sleep(RESCAN_S)
 
     async def _offer_live(self) -> bool:
         """Draw live pictures from now on, if the model is quick and the operator allows it.
@@ -304,7 +284,7 @@ class LocalGenerator(RequestLifecycle):
             seconds = await self._seconds_of_live(recipe)
         live = seconds is not None and seconds <= LIVE_WITHIN_S
         if live != self.facts.live:
-            self.facts = replace(self.facts, live=live)
+            self._facts = replace(self.facts, live=live)
         return seconds is not None
 
     async def _seconds_of_live(self, recipe: str) -> float | None:
@@ -356,7 +336,7 @@ class LocalGenerator(RequestLifecycle):
                 candidate for candidate in self.facts.coming_sizes if candidate != size
             )
             more_sizes = (*self.facts.more_sizes, size) if ready else self.facts.more_sizes
-            self.facts = replace(self.facts, more_sizes=more_sizes, coming_sizes=coming_sizes)
+            self._facts = replace(self.facts, more_sizes=more_sizes, coming_sizes=coming_sizes)
 
     async def _add_size(self, width: int, height: int) -> bool:
         """Compile one more size while drawing goes on, and warm it up while the slots are empty.
@@ -385,7 +365,8 @@ class LocalGenerator(RequestLifecycle):
 
     # --- drawing
 
-    async def _draw(self, record: Record) -> None:
+    async def draw(self, record: Record) -> None:
+        """See `Drawer.draw`."""
         seated = self._seated[record.request.id]
         while not seated.is_over:
             seated.changed.clear()
@@ -394,7 +375,7 @@ class LocalGenerator(RequestLifecycle):
             else:
                 await seated.changed.wait()
         await asyncio.gather(*seated.files)
-        self._registry.publish(record, seated.error or _done(record, seated.drawing))
+        self.requests.publish(record, seated.error or _done(record, seated.drawing))
 
     async def _give(self, record: Record, seated: Seated, pictures: int) -> None:
         """Give the next pictures of a request to the devices; end it if that fails."""
@@ -409,10 +390,10 @@ class LocalGenerator(RequestLifecycle):
             failure = _error(request, error)
             if seated.drawing is None:
                 seated.end(failure)
-                self._begin_next()
+                self.requests.begin_next()
             else:  # others of its pictures may be under way
                 seated.error = failure
-                self._stop(record)
+                self.stop(record)
             return
         # Previews are not screened, so there are none where pictures must be.
         facts = self.facts.for_known(request.model)
@@ -432,8 +413,8 @@ class LocalGenerator(RequestLifecycle):
         if self._loaded:
             self._loaded.prepare(request.lora_weights, seated.stop)
         if seated.drawing is None:
-            if self._embeddings:
-                self._embeddings.refresh()
+            if self._folders.embeddings:
+                self._folders.embeddings.refresh()
             width, height = request.size or (None, None)
             drawing = self._pipe.prepare(
                 GenerateRequest(**request.settings),
@@ -455,7 +436,7 @@ class LocalGenerator(RequestLifecycle):
         done = sum(news.steps) // len(news.steps)
         if done > seated.done:
             seated.done = done
-            self._registry.publish(record, Step(done, seated.drawing.total))
+            self.requests.publish(record, Step(done, seated.drawing.total))
         if news.previews:
             self._show(record, seated, news.previews)
         if news.finished:
@@ -464,19 +445,17 @@ class LocalGenerator(RequestLifecycle):
         if news.is_over:
             seated.end(news.error and _error(record.request, news.error))
         if has_left or news.is_over:
-            self._begin_next()
+            self.requests.begin_next()
 
     def _show(self, record: Record, seated: Seated, looks: Mapping[int, bytes]) -> None:
         """Publish how the pictures look at present, those that have begun."""
         seated.looks |= looks
-        self._registry.publish(
-            record, Preview(tuple(seated.looks[i] for i in sorted(seated.looks)))
-        )
+        self.requests.publish(record, Preview(tuple(seated.looks[i] for i in sorted(seated.looks))))
 
     def _deliver(self, record: Record, seated: Seated, pictures: Sequence[Picture]) -> None:
         """Let other threads encode finished pictures, which are published in order."""
         for picture in pictures:
-            self._observe_pace(record, time.monotonic() - seated.turns_at[picture.index])
+            self.requests.observe_pace(record, time.monotonic() - seated.turns_at[picture.index])
         self._encoding += len(pictures)
         last_task = seated.files[-1] if seated.files else None
         work = self._publish(record, seated, pictures, last_task)
@@ -492,7 +471,7 @@ class LocalGenerator(RequestLifecycle):
         try:
             if record.request.live:  # no settings and no PNG file, which would take longer
                 jpeg = await asyncio.to_thread(jpeg_of, pictures[0].image)
-                self._registry.publish(record, Preview((jpeg,)))
+                self.requests.publish(record, Preview((jpeg,)))
                 return
             assert seated.drawing is not None
             seeds = seated.drawing.request.seeds
@@ -506,7 +485,7 @@ class LocalGenerator(RequestLifecycle):
             if last_task is not None:
                 await last_task
             for image in images:
-                self._registry.publish(record, image)
+                self.requests.publish(record, image)
             if seated.looks and not seated.is_over:
                 jpegs = [
                     await asyncio.to_thread(small_jpeg_of, picture.image) for picture in pictures
@@ -515,7 +494,7 @@ class LocalGenerator(RequestLifecycle):
                 self._show(record, seated, dict(zip(indices, jpegs, strict=True)))
         finally:
             self._encoding -= len(pictures)
-            self._begin_next()
+            self.requests.begin_next()
 
 
 def _opened(png: bytes | None) -> Pillow.Image | None:

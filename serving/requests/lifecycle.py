@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from itertools import islice
+from typing import Protocol
 
 from pipeline.drawing.scheduler import FRONT, Rules, Scheduler
 from pipeline.facts import Facts
@@ -57,97 +58,38 @@ MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH = 2**28, 2**26
 MOST_READ, MOST_READ_EACH = 256, 64
 
 
-class RequestLifecycle(ABC):
-    """Base class of a `serving.generator.Generator`; a subclass adds the drawing.
+class Drawer(Protocol):
+    """Draws the pictures of a `RequestLifecycle`'s requests, in this process or elsewhere.
 
-    All methods run on one event loop.
+    Attributes:
+        requests: the requests.
     """
 
-    def __init__(self, facts: Facts, limits: Limits, observer: Observer) -> None:
-        self.facts = facts
-        self._max_waiting = limits.max_waiting
-        self._blocked = limits.blocked
-        self._rates = RateLimits(limits.rate_per_address, limits.rate_per_session)
-        self._observer = observer
-        self._registry = Registry(limits, self._ended)
-        self._scheduler = Scheduler(self._rules, resident=("", ""))
-        # Numbers of requests in it of which no picture has begun: in all, by address and visitor.
-        self._waiting: Counter[tuple[str, ...]] = Counter()
-        self._live_under_way: dict[Record, None] = {}  # that have not ended, the oldest first
-        self._pace = Pace()
-        self._inputs = Shares(MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH)
-        self._readers = Workers(1, MOST_READ, MOST_READ_EACH)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._begun: dict[str, Record] = {}  # the records of these tasks
-        self._beginning: asyncio.Handle | None = None  # of `_begin_next`, after endings
-        self._told_at = -math.inf  # the loop's time when places were told last
-        self._tells_at: asyncio.TimerHandle | None = None  # when they are told next
-        self._front: set[Record] = set()  # that were told their places last
-        self._far_changed = False  # whether the others are to be told theirs
-        self._telling: asyncio.Task[None] | None = None  # tells them
-        self._closing = False
-        observer.watch(facts, lambda: self.load)
+    requests: "RequestLifecycle"
 
-    # --- for the subclass to define ---
+    def connect(self, requests: "RequestLifecycle") -> None:
+        """Draw these requests; called once, before all other methods."""
+        self.requests = requests
 
     @property
     @abstractmethod
-    def _slots(self) -> int:
-        """Number of pictures that can be drawn at a time."""
+    def facts(self) -> Facts:
+        """The facts about the model that draws; they may change."""
 
     @property
     @abstractmethod
-    def _slots_in_use(self) -> int:
-        """Number of slots that pictures have."""
+    def slots(self) -> int:
+        """The number of pictures that can be drawn at a time."""
 
     @property
     @abstractmethod
-    def _has_room(self) -> bool:
+    def slots_in_use(self) -> int:
+        """The number of slots that pictures have."""
+
+    @property
+    @abstractmethod
+    def has_room(self) -> bool:
         """Whether a request can have a turn, if others do not need it more."""
-
-    @abstractmethod
-    def _place(self, record: Record) -> bool:
-        """Reserve what a request's turn needs, if there is room; return False if it must wait."""
-
-    @property
-    def _rules(self) -> Rules[Record]:
-        """Answers to the questions of the scheduler."""
-        return Rules(
-            pictures=lambda record: record.turns,
-            evaluations=self._evaluations,
-            since=lambda record: record.accepted_at,
-            group=lambda record: record.request.group,
-            enter=lambda record: self._place(record),
-            has_room=lambda: self._has_room,
-            read_ahead=lambda _: None,
-            programs=lambda record: self.facts.programs_of(record.request.model),
-        )
-
-    @abstractmethod
-    async def measure(
-        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
-    ) -> Length | None:
-        """See `serving.generator.Generator.measure`."""
-
-    @abstractmethod
-    async def _draw(self, record: Record) -> None:
-        """Publish a request's events up to its ending."""
-
-    @abstractmethod
-    def _stop(self, record: Record) -> None:
-        """Make `_draw` stop soon, if it runs: the request has ended, for whatever reason."""
-
-    # --- public interface ---
-
-    @property
-    def load(self) -> Load:
-        """See `serving.generator.Generator.load`."""
-        waiting = self._waiting[()]
-        running = self._registry.count_under_way() - waiting - len(self._scheduler.live)
-        stuck = self.stuck
-        accepting = not self._closing and self._slots > 0 and not stuck
-        in_use = self._slots_in_use
-        return Load(waiting, running, self._max_waiting, accepting, stuck, self._slots, in_use)
 
     @property
     def stuck(self) -> bool:
@@ -159,9 +101,135 @@ class RequestLifecycle(ABC):
         """See `serving.generator.Generator.at_work`."""
         return False
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether a request is drawn as a whole with its last turn, not a picture with each."""
+        return False
+
+    @property
+    def suits(self) -> Callable[[Record], bool] | None:
+        """See `pipeline.drawing.scheduler.Rules`."""
+        return None
+
+    @abstractmethod
     async def open(self) -> None:
         """See `serving.generator.Generator.open`."""
-        return
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop all work beside the drawing: no request is left."""
+
+    def read_ahead(self, record: Record) -> None:
+        """Begin to read the model and the LoRAs of a request that waits for others."""
+
+    @abstractmethod
+    def place(self, record: Record) -> bool:
+        """Reserve what a request's turn needs, if there is room; return False if it must wait."""
+
+    @abstractmethod
+    async def draw(self, record: Record) -> None:
+        """Publish a request's events up to its ending."""
+
+    @abstractmethod
+    def stop(self, record: Record) -> None:
+        """Make `draw` stop soon, if it runs: the request has ended, for whatever reason."""
+
+    @abstractmethod
+    def end(self, record: Record) -> None:
+        """Free what a request had, whose `draw` is over or never ran."""
+
+    @abstractmethod
+    async def measure(self, prompt: str, prompt_syntax: str, steps: int | None) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+
+    @abstractmethod
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
+        """See `serving.generator.Generator.thumbnail`."""
+
+
+class RequestLifecycle:
+    """A `serving.generator.Generator`: the life of requests, whose pictures a `Drawer` draws.
+
+    All methods run on one event loop.
+    """
+
+    def __init__(self, drawer: Drawer, limits: Limits, observer: Observer) -> None:
+        drawer.connect(self)
+        self._drawer = drawer
+        self._max_waiting = limits.max_waiting
+        self._blocked = limits.blocked
+        self._rates = RateLimits(limits.rate_per_address, limits.rate_per_session)
+        self._observer = observer
+        self._registry = Registry(limits, self._ended)
+        rules = Rules[Record](
+            pictures=lambda record: record.turns,
+            evaluations=self._evaluations,
+            since=lambda record: record.accepted_at,
+            group=lambda record: record.request.group,
+            enter=lambda record: drawer.place(record),
+            has_room=lambda: drawer.has_room,
+            read_ahead=drawer.read_ahead,
+            suits=drawer.suits,
+            programs=lambda record: self.facts.programs_of(record.request.model),
+        )
+        self._scheduler = Scheduler(rules, resident=("", ""))
+        # Numbers of requests in it of which no picture has begun: in all, by address and visitor.
+        self._waiting: Counter[tuple[str, ...]] = Counter()
+        self._live_under_way: dict[Record, None] = {}  # that have not ended, the oldest first
+        self._pace = Pace()
+        self._inputs = Shares(MOST_INPUT_BYTES, MOST_INPUT_BYTES_EACH)
+        self._readers = Workers(1, MOST_READ, MOST_READ_EACH)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._begun: dict[str, Record] = {}  # the records of these tasks
+        self._beginning: asyncio.Handle | None = None  # of `begin_next`, after endings
+        self._told_at = -math.inf  # the loop's time when places were told last
+        self._tells_at: asyncio.TimerHandle | None = None  # when they are told next
+        self._front: set[Record] = set()  # that were told their places last
+        self._far_changed = False  # whether the others are to be told theirs
+        self._telling: asyncio.Task[None] | None = None  # tells them
+        self._closing = False
+        observer.watch(self.facts, lambda: self.load)
+
+    # --- the interface of `serving.generator.Generator` ---
+
+    @property
+    def facts(self) -> Facts:
+        """See `serving.generator.Generator.facts`."""
+        return self._drawer.facts
+
+    @property
+    def load(self) -> Load:
+        """See `serving.generator.Generator.load`."""
+        waiting = self._waiting[()]
+        running = self._registry.count_under_way() - waiting - len(self._scheduler.live)
+        slots, stuck = self._drawer.slots, self.stuck
+        accepting = not self._closing and slots > 0 and not stuck
+        in_use = self._drawer.slots_in_use
+        return Load(waiting, running, self._max_waiting, accepting, stuck, slots, in_use)
+
+    @property
+    def stuck(self) -> bool:
+        """See `serving.generator.Generator.stuck`."""
+        return self._drawer.stuck
+
+    @property
+    def at_work(self) -> bool:
+        """See `serving.generator.Generator.at_work`."""
+        return self._drawer.at_work
+
+    async def open(self) -> None:
+        """See `serving.generator.Generator.open`."""
+        await self._drawer.open()
+
+    async def measure(
+        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
+    ) -> Length | None:
+        """See `serving.generator.Generator.measure`."""
+        return await self._drawer.measure(prompt, prompt_syntax, steps)
+
+    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
+        """See `serving.generator.Generator.thumbnail`."""
+        return await self._drawer.thumbnail(kind, name)
 
     async def submit(self, request: Request) -> None:
         """See `serving.generator.Generator.submit`."""
@@ -188,7 +256,7 @@ class RequestLifecycle(ABC):
             self._count_waiting(request, 1)
         self._scheduler.push(request.address, request.visitor, record, request.live)
         if not (request.live and self._scheduler):  # nothing could begin
-            self._begin_next()
+            self.begin_next()
 
     async def take_up(self, request_id: str) -> None:
         """See `serving.generator.Generator.take_up`."""
@@ -226,10 +294,44 @@ class RequestLifecycle(ABC):
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
         if self._tasks:
             await asyncio.wait([*self._tasks.values()], timeout=STOPS_WITHIN_S)
+        await self._drawer.close()
 
-    @abstractmethod
-    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
-        """See `serving.generator.Generator.thumbnail`."""
+    # --- for the drawer ---
+
+    @property
+    def waiting(self) -> list[Record]:
+        """The requests that have turns to come, live ones left out."""
+        return list(self._scheduler)
+
+    def suits(self, record: Record) -> bool:
+        """Return whether a request can be drawn beside the pictures in the slots."""
+        return self._scheduler.suits(record)
+
+    def publish(self, record: Record, event: Event) -> None:
+        """Send an event to the followers of a request; do nothing if the request has ended."""
+        self._registry.publish(record, event)
+
+    def extend(self, record: Record) -> None:
+        """Let the time in which a request must end begin again, as one of its pictures begins."""
+        self._registry.extend(record)
+
+    def observe_pace(self, record: Record, seconds: float) -> None:
+        """Learn from a picture that was drawn to the end in this time.
+
+        Live ones are left out: few steps make each step look slow.
+        """
+        if not record.request.live:
+            self._pace.observe(self._evaluations(record), seconds)
+
+    def begin_next(self) -> None:
+        """Give turns to the requests that are next, as far as there is room."""
+        while record := self._scheduler.next():
+            self._begin(record)
+        # Requests that wait take the slots from live pictures.
+        drawn = [record for record in self._live_under_way if record.is_being_drawn]
+        for record, _ in list(zip(drawn, self._scheduler.in_turn(), strict=False)):
+            self._drop(record)
+        self._announce_positions()
 
     # --- queue and tasks ---
 
@@ -240,7 +342,7 @@ class RequestLifecycle(ABC):
             raise RequestError(Message(Code.DUPLICATE), ErrorKind.DUPLICATE, field="id")
         if self._closing:
             raise RequestError(Message(Code.STOPPING), ErrorKind.STOPPING)
-        if self._slots == 0 or self.stuck:
+        if self._drawer.slots == 0 or self.stuck:
             raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
 
     def _check_room(self, request: Request) -> None:
@@ -298,22 +400,15 @@ class RequestLifecycle(ABC):
             if not self._waiting[key]:
                 del self._waiting[key]
 
-    def _begin_next(self) -> None:
-        while record := self._scheduler.next():
-            self._begin(record)
-        # Requests that wait take the slots from live pictures.
-        drawn = [record for record in self._live_under_way if record.is_being_drawn]
-        for record, _ in list(zip(drawn, self._scheduler.in_turn(), strict=False)):
-            self._drop(record)
-        self._announce_positions()
-
     def _begin_after_endings(self) -> None:
         self._beginning = None
-        self._begin_next()
+        self.begin_next()
 
     def _begin(self, record: Record) -> None:
         """Begin a request, or go on with it, after a turn of it."""
         record.turns -= 1
+        if record.turns and self._drawer.takes_all:
+            return
         request_id = record.request.id
         if request_id in self._tasks:
             self._registry.extend(record)
@@ -329,7 +424,7 @@ class RequestLifecycle(ABC):
     async def _run(self, record: Record) -> None:
         try:
             if not record.ending:  # it may have been stopped before it began
-                await self._draw(record)
+                await self._drawer.draw(record)
         except Exception as error:  # one request must not hurt the next
             log.error("A request failed", exc_info=error, extra=log_fields(record.request))
             self._registry.end(record, ErrorKind.FAILED, Message(Code.FAILED))
@@ -338,7 +433,8 @@ class RequestLifecycle(ABC):
         """Remove the task of a request that is over, and begin others in its place."""
         del self._tasks[record.request.id]
         del self._begun[record.request.id]
-        self._begin_next()
+        self._drawer.end(record)
+        self.begin_next()
 
     def _ended(self, record: Record) -> None:
         request = record.request
@@ -348,9 +444,9 @@ class RequestLifecycle(ABC):
         self._live_under_way.pop(record, None)
         if record.started_at is None and not request.live:
             self._count_waiting(request, -1)
-        self._stop(record)
+        self._drawer.stop(record)
         if not (self._closing or self._beginning):
-            # Others may have waited for it. Later, because this may run inside `_begin_next`.
+            # Others may have waited for it. Later, because this may run inside `begin_next`.
             self._beginning = asyncio.get_running_loop().call_soon(self._begin_after_endings)
         self._observer.ended(record)
 
@@ -398,13 +494,13 @@ class RequestLifecycle(ABC):
                 if not is_excepted(record):
                     self._registry.publish(record, Queued(len(seen_records), wait_s))
             yield record
-            takes_s = self._pace.expect(self._evaluations(record) / max(1, self._slots))
+            takes_s = self._pace.expect(self._evaluations(record) / max(1, self._drawer.slots))
             if wait_s is not None and takes_s is not None:
                 wait_s += takes_s
 
     def _until_free_s(self) -> float | None:
         """Return the seconds until the next picture can begin; None before anything was drawn."""
-        if self._slots_in_use < self._slots:
+        if self._drawer.slots_in_use < self._drawer.slots:
             return self._pace.expect(0)
         records = [record for record in self._begun.values() if record.is_being_drawn]
         evaluations_left = (
@@ -417,11 +513,3 @@ class RequestLifecycle(ABC):
         """Return how often the network is evaluated for each picture of a request."""
         request = record.request
         return request.evaluations(self.facts.for_known(request.model).scheduler)
-
-    def _observe_pace(self, record: Record, seconds: float) -> None:
-        """Learn from a picture that was drawn to the end in this time.
-
-        Live ones are left out: few steps make each step look slow.
-        """
-        if not record.request.live:
-            self._pace.observe(self._evaluations(record), seconds)

@@ -10,7 +10,7 @@ MOST_READING, MOST_READING_EACH = 64, 8
 
 # The threads of this event loop that parse large bodies of calls.
 of_bodies = once_per_loop(lambda: Workers(1, MOST_READING, MOST_READING_EACH))
-# Those that read settings in pictures and in texts.
+# The threads that read settings in pictures and in texts.
 of_settings = once_per_loop(lambda: Workers(1, MOST_READING, MOST_READING_EACH))
-# Those that read and measure prompts.
+# The threads that read and measure prompts.
 of_prompts = once_per_loop(lambda: Workers(2, MOST_READING, MOST_READING_EACH))

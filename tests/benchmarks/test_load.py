@@ -18,10 +18,10 @@ from benchmarks.load import (
 from benchmarks.processes import stand_in
 from benchmarks.visitors import percentiles
 from serving.generator import Request, RequestError
-from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.web import served
 
 pytestmark = pytest.mark.slow  # sends three times the load
@@ -42,7 +42,7 @@ def test_one_visitor_finds_all_the_places():
     async def taken_in() -> int:
         pipe = FakePipeline(held=True)
         limits = Limits(max_waiting=MAX_WAITING)
-        generator = LocalGenerator(pipe.as_pipeline(), limits, Observer())
+        generator = local_generator(pipe.as_pipeline(), limits, Observer())
         for _ in range(2 * PLACES):
             try:
                 await generator.submit(Request("a", None, 5.0, 4, seed=7))

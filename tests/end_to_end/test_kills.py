@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from benchmarks.processes import Instance, is_ready
-from serving.generators import remote
+from serving.generators import backends
 from tests.checkpoints import EXECUTABLES, SMALLEST, make_model
 from tests.halted import SAYS
 from tests.serving.generators.test_remote import front_of, pictures
@@ -28,7 +28,7 @@ def test_requests_outlive_kills_in_mid_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request is lost, no picture comes twice, and each has the bits of an undisturbed one."""
-    monkeypatch.setattr(remote, "HEALTH_S", 0.1)
+    monkeypatch.setattr(backends, "HEALTH_S", 0.1)
     (tmp_path / "models").mkdir()
     make_model(tmp_path / "made", "unet", "vae").rename(tmp_path / "models" / "b")
     options = {"model": SMALLEST, "model-dir": tmp_path / "models", "cache-dir": EXECUTABLES}

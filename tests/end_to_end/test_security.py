@@ -24,7 +24,6 @@ from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute, Mount
 
 from benchmarks.processes import ROOT, stand_in
-from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.http.limits import (
     MAX_BODY_BYTES,
@@ -35,6 +34,7 @@ from serving.http.limits import (
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.web import raw_server, served
 from ui.gradio_compat.guard import ROUTES
 from ui.mount import mount
@@ -464,7 +464,7 @@ def addresses(routes: Sequence[BaseRoute]) -> Iterator[str]:
 def test_the_table_names_every_open_route():
     """Every open route is in the table, so a route that a new Gradio version adds is noticed."""
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), observer)
+    generator = local_generator(pipe, Limits(), observer)
     app = http_app.build(generator, observer, a1111="keys")
     mount(app, generator, "127.0.0.1", 7860, 600)
     there = set(addresses(app.routes))

@@ -18,10 +18,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from benchmarks.processes import Instance
+from pipeline import SDXLPipeline
 from serving.generator import Done, Image
-from serving.generators.local import LocalGenerator
+from serving.generators.local import LocalDrawer
 from serving.http import server
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.browsing import SHOWN_WITHIN_MS, ask, opened, wait_for_pictures
@@ -142,18 +144,18 @@ def test_the_page_shows_the_pictures_that_were_being_drawn(
 # --- over the API
 
 
-class Painting(LocalGenerator):
-    """A generator that draws one large picture once `may_end` is set."""
+class Painting(LocalDrawer):
+    """A drawer of one large picture, once `may_end` is set."""
 
-    def __init__(self) -> None:
-        super().__init__(FakePipeline().as_pipeline(), Limits(), Observer())
+    def __init__(self, pipe: SDXLPipeline, limits: Limits, observer: Observer) -> None:
+        super().__init__(pipe, limits, observer)
         self.may_end = threading.Event()
 
-    async def _draw(self, record: Record) -> None:
+    async def draw(self, record: Record) -> None:
         while not self.may_end.is_set():
             await asyncio.sleep(0.01)
-        self._registry.publish(record, Image(0, LARGE, 7, {}))
-        self._registry.publish(record, Done())
+        self.requests.publish(record, Image(0, LARGE, 7, {}))
+        self.requests.publish(record, Done())
 
 
 @contextmanager
@@ -181,8 +183,11 @@ def rest(client: socket.socket) -> bytes:
 
 
 def test_a_slow_reader_is_sent_everything():
-    painting = Painting()
-    with serve(generator=painting) as site, asked(site) as client:
+    painting = Painting(FakePipeline().as_pipeline(), Limits(), Observer())
+    with (
+        serve(generator=RequestLifecycle(painting, Limits(), Observer())) as site,
+        asked(site) as client,
+    ):
         site.stop()
         painting.may_end.set()
         wait_until(lambda: site.has_unsent)
@@ -195,8 +200,8 @@ def test_a_slow_reader_is_sent_everything():
 
 def test_calls_are_answered_for_a_while_after_the_last_drawing():
     """Requests are answered for a while, even if the last drawing ended just before the signal."""
-    painting = Painting()
-    with serve(generator=painting, answers_on_s=8) as site:
+    painting = Painting(FakePipeline().as_pipeline(), Limits(), Observer())
+    with serve(generator=RequestLifecycle(painting, Limits(), Observer()), answers_on_s=8) as site:
         with asked(site) as client:
             wait_until(lambda: site.server._drew_at > 0)  # the server has seen it draw
             painting.may_end.set()

@@ -20,12 +20,14 @@ from pipeline.batch.command import run
 from pipeline.batch.prompts import read_batch
 from pipeline.request import SETTINGS, STRENGTH, GenerateRequest
 from pipeline.resolve import with_recipe
-from serving.generators.local import Folders, LocalGenerator
-from serving.generators.lora_folder import LoraFolder
+from serving.generators.local import Folders
+from serving.generators.watched import LoraFolder
 from serving.http.a1111 import bodies
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, SMALLEST
+from tests.generators import local_generator
 from tests.pipeline.images.test_opening import saved
 from tests.serving.http.test_app import generate, post
 from tests.ui.test_generation import SENDER
@@ -85,7 +87,7 @@ class Here:
     """
 
     site: Site
-    generator: LocalGenerator
+    generator: RequestLifecycle
     folder: Path
     drawn: dict[str, dict[str, Pictures]]
 
@@ -129,7 +131,7 @@ def here(
     for name in pipe.loras:  # the server loads them itself
         pipe.unload_lora(name)
     observer = Observer()
-    generator = LocalGenerator(pipe, Limits(), observer, folders=Folders(LoraFolder(folder)))
+    generator = local_generator(pipe, Limits(), observer, folders=Folders(LoraFolder(folder)))
     with serve(a1111="on", generator=generator, observer=observer) as site:
         yield Here(site, generator, folder, drawn)
 

@@ -23,13 +23,12 @@ from pipeline.images.moderation import blur
 from pipeline.images.screen import Screen
 from pipeline.request import GenerateRequest
 from serving.generators.client import Client
-from serving.generators.local import LocalGenerator
-from serving.generators.remote import RemoteGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests import screens
 from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
+from tests.generators import local_generator, remote_generator
 from tests.serving.http.test_app import Event, generate
 from tests.serving.http.test_mcp import call
 from tests.web import Site, serve, wait_until
@@ -205,12 +204,12 @@ def test_a_wrong_number_of_verdicts_is_an_error(
 @pytest.fixture(params=["here", "elsewhere"])
 def site(pipe: SDXLPipeline, request: pytest.FixtureRequest) -> Iterator[Site]:
     """Serve an instance that draws, or a front-end with that instance behind it."""
-    generator = LocalGenerator(pipe, Limits(), Observer())
+    generator = local_generator(pipe, Limits(), Observer())
     with serve(generator=generator) as behind:
         if request.param == "here":
             yield behind
             return
-        front = RemoteGenerator(Client(), [behind.url], generator.facts, Limits(), Observer())
+        front = remote_generator(Client(), [behind.url], generator.facts, Limits(), Observer())
         with serve(generator=front, passes_on=True) as site:
             yield site
 
@@ -261,7 +260,7 @@ def test_a_failure_ends_its_request_and_no_other(
 def test_a_screen_that_does_not_answer_counts_as_stuck_devices(
     pipe: SDXLPipeline, decided: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator = LocalGenerator(pipe, Limits(), Observer())
+    generator = local_generator(pipe, Limits(), Observer())
     monkeypatch.setattr(generator, "_stuck_s", 0.05)
     with serve(generator=generator) as site, ThreadPoolExecutor(1) as asking:
         events = asking.submit(generate, site)
@@ -276,7 +275,7 @@ def test_there_are_no_previews(site: Site) -> None:
 
 
 def test_without_reveal_no_original_is_sent(pipe: SDXLPipeline, screening: Screening) -> None:
-    strict = LocalGenerator(pipe, Limits(), Observer(), reveal=False)
+    strict = local_generator(pipe, Limits(), Observer(), reveal=False)
     with serve(generator=strict) as site:
         first, _ = images(generate(site, unblurred=True))
     assert first["unblurred"] is None
@@ -290,7 +289,7 @@ def test_programs_that_call_the_page_get_the_blurred_one(
     sender = cast(Any, SimpleNamespace(session_hash="a", client=None))
 
     async def ask() -> list[dict[str, Any]]:
-        generator = LocalGenerator(pipe, Limits(), Observer())
+        generator = local_generator(pipe, Limits(), Observer())
         found, *_ = await Drawing(generator, Kind.MINIATURE).for_programs(sender, "a red star")
         await generator.close(1)
         return found

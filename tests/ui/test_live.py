@@ -11,10 +11,10 @@ import pytest
 from fastapi import FastAPI
 
 from pipeline.facts import LoraFacts
-from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.serving.generators.test_local import closing, until
 from tests.ui.test_settings import MODEL
 from ui import live
@@ -27,7 +27,7 @@ def run(test: Test, *, held: bool = False) -> None:
     pipe.facts = replace(pipe.facts, distilled=True)
 
     async def whole() -> None:
-        made = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), live="on")
+        made = local_generator(pipe.as_pipeline(), Limits(), Observer(), live="on")
         await made.open()
         await until(lambda: made.facts.live)
         app = FastAPI()

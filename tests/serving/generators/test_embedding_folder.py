@@ -11,11 +11,12 @@ from safetensors.numpy import save_file
 
 from pipeline import SDXLPipeline
 from serving.generator import Image, Request
-from serving.generators.embedding_folder import EmbeddingFolder
-from serving.generators.local import Folders, LocalGenerator
+from serving.generators.local import Folders
+from serving.generators.watched import EmbeddingFolder
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
+from tests.generators import local_generator
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_generator_looks_at_the_folder(pipe: SDXLPipeline, tmp_path: Path) -> 
     folder = EmbeddingFolder(pipe, tmp_path, clock=lambda: now[0])
 
     async def use() -> list[Image]:
-        generator = LocalGenerator(pipe, Limits(), Observer(), folders=Folders(embeddings=folder))
+        generator = local_generator(pipe, Limits(), Observer(), folders=Folders(embeddings=folder))
         try:
             save(pipe, tmp_path / "style.safetensors", count=20)
             now[0] += 10

@@ -9,16 +9,17 @@ import pytest
 from pipeline.drawing.drawing import Drawing
 from serving.generator import Done, Error, ErrorKind, Preview, Request, RequestError, Started, Step
 from serving.generators import local
-from serving.generators.local import LiveMode, LocalGenerator
+from serving.generators.local import LiveMode, LocalDrawer
 from serving.messages import Code, Message
 from serving.metrics import Observer
-from serving.requests.lifecycle import MOST_LIVE, MOST_LIVE_EACH
+from serving.requests.lifecycle import MOST_LIVE, MOST_LIVE_EACH, RequestLifecycle
 from serving.requests.registry import LIVE_WAITING_S, Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import drawer_of, local_generator
 from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
 from tests.web import skip
 
-Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
+Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]
 DROPPED = Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
 
 
@@ -36,14 +37,14 @@ def run(
     pipe.facts = replace(pipe.facts, distilled=distilled)
 
     async def whole() -> None:
-        generator = LocalGenerator(
+        generator = local_generator(
             pipe.as_pipeline(),
             limits or Limits(),
             observer or Observer(),
             live=live,
         )
         await generator.open()
-        await asyncio.gather(*generator._beside)
+        await asyncio.gather(*drawer_of(generator)._beside)
         pipe.held = held
         async with closing(generator, pipe):
             await test(generator, pipe)
@@ -55,7 +56,7 @@ def typed(prompt: str = "a star", visitor: str = "", address: str = "") -> Reque
     return request(prompt, visitor=visitor, address=address, live=True)
 
 
-async def submitted(generator: LocalGenerator, *wanted: Request) -> None:
+async def submitted(generator: RequestLifecycle, *wanted: Request) -> None:
     for each in wanted:
         await generator.submit(each)
 
@@ -63,7 +64,7 @@ async def submitted(generator: LocalGenerator, *wanted: Request) -> None:
 def test_one_picture_that_leaves_nothing_behind():
     observer = Observer()
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         for _ in range(3):  # the rate limits do not count them
             wanted = typed(visitor="me", address="here")
             started, *steps, picture, end = await draw(generator, wanted)
@@ -83,7 +84,7 @@ def test_one_picture_that_leaves_nothing_behind():
 
 
 def test_twenty_visitors_who_type_delay_no_request():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         drawn = [typed(f"live {i}", address=f"visitor {i}") for i in range(20)]
         followed = [asyncio.create_task(draw(generator, each)) for each in drawn]
         await until(lambda: pipe.at_rest and len(pipe.calls) == 2)
@@ -104,7 +105,7 @@ def test_twenty_visitors_who_type_delay_no_request():
 
 
 def test_a_visitors_next_picture_replaces_the_one_before():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         texts = "a", "a r", "a red", "a red star"
         mine = [typed(text, visitor="me", address="here") for text in texts]
         other = typed("a ring", visitor="you", address="here")
@@ -124,7 +125,7 @@ def test_a_visitors_next_picture_replaces_the_one_before():
 
 @pytest.mark.parametrize(("address", "most"), [("greedy", MOST_LIVE_EACH), ("{}", MOST_LIVE)])
 def test_few_pictures_wait_for_an_address_and_in_all(address: str, most: int):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await submitted(generator, request("drawn", keep=True))
         made_up = [
             typed(f"{i}", visitor=f"made up {i}", address=address.format(i))
@@ -141,7 +142,7 @@ def test_few_pictures_wait_for_an_address_and_in_all(address: str, most: int):
 
 
 def test_a_picture_that_waited_too_long_is_not_drawn():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         drawn, late = request("drawn", keep=True), typed("late")
         await submitted(generator, drawn, late)
         followed = asyncio.create_task(follow(generator, late.id))
@@ -177,7 +178,7 @@ def test_live_pictures_are_drawn_where_they_are_quick(
 ):
     monkeypatch.setattr(local, "LIVE_WITHIN_S", within_s)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         assert generator.facts.live is offered
         assert bool(pipe.calls) is measured
         if not offered:
@@ -191,16 +192,16 @@ def test_live_pictures_are_drawn_where_they_are_quick(
 def test_a_measurement_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "LIVE_WITHIN_S", 60.0)
     monkeypatch.setattr(local, "LIVE_AGAIN_S", 0.0)
-    draw_alone, failures = LocalGenerator._draw_alone, [OSError("once"), OSError("twice")]
+    draw_alone, failures = LocalDrawer._draw_alone, [OSError("once"), OSError("twice")]
 
-    def fail_first(generator: LocalGenerator, drawing: Drawing) -> float:
+    def fail_first(drawer: LocalDrawer, drawing: Drawing) -> float:
         if failures:
             raise failures.pop()
-        return draw_alone(generator, drawing)
+        return draw_alone(drawer, drawing)
 
-    monkeypatch.setattr(LocalGenerator, "_draw_alone", fail_first)
+    monkeypatch.setattr(LocalDrawer, "_draw_alone", fail_first)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         assert not failures
         assert generator.facts.live
 

@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import jax
@@ -28,16 +27,18 @@ from serving.generator import (
     Started,
     Step,
 )
-from serving.generators.local import LocalGenerator
+from serving.generators.local import LocalDrawer
 from serving.messages import Code, Message, untranslated
 from serving.metrics import Observer
 from serving.requests import lifecycle
 from serving.requests.blocked_words import BlockedWords
 from serving.requests.eta import Pace
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
 from tests.checkpoints import EXECUTABLES, SMALLEST
 from tests.fake_pipeline import FakePipeline
+from tests.generators import change_facts, drawer_of, local_generator
 from tests.web import skip
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def request(prompt: str | tuple[str, ...] = "a red star", **others: Any) -> Requ
 
 
 def run(
-    test: Callable[[LocalGenerator, FakePipeline], Awaitable[T]],
+    test: Callable[[RequestLifecycle, FakePipeline], Awaitable[T]],
     *,
     held: bool = False,
     **limits: Any,
@@ -59,7 +60,7 @@ def run(
     pipe = FakePipeline(held=held)
 
     async def whole() -> T:
-        generator = LocalGenerator(pipe.as_pipeline(), Limits(**limits), Observer())
+        generator = local_generator(pipe.as_pipeline(), Limits(**limits), Observer())
         async with closing(generator, pipe):
             return await test(generator, pipe)
 
@@ -67,7 +68,7 @@ def run(
 
 
 @asynccontextmanager
-async def closing(generator: LocalGenerator, pipe: FakePipeline) -> AsyncIterator[None]:
+async def closing(generator: RequestLifecycle, pipe: FakePipeline) -> AsyncIterator[None]:
     """Close a generator at the end of this context, which may take `PATIENCE_S`."""
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -77,11 +78,11 @@ async def closing(generator: LocalGenerator, pipe: FakePipeline) -> AsyncIterato
         await generator.close(PATIENCE_S)
 
 
-async def follow(generator: LocalGenerator, request_id: str) -> list[Event]:
+async def follow(generator: RequestLifecycle, request_id: str) -> list[Event]:
     return [event async for event in generator.events(request_id)]
 
 
-async def draw(generator: LocalGenerator, wanted: Request) -> list[Event]:
+async def draw(generator: RequestLifecycle, wanted: Request) -> list[Event]:
     await generator.submit(wanted)
     return await follow(generator, wanted.id)
 
@@ -101,7 +102,7 @@ def ending(events: list[Event]) -> Event:
 
 
 def test_from_the_queue_to_the_pictures():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> list[Event]:
         return await draw(generator, request())
 
     events = run(test)
@@ -117,7 +118,7 @@ def test_from_the_queue_to_the_pictures():
 
 
 def test_every_step_is_published():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request()
         await generator.submit(wanted)
         events = generator.events(wanted.id)
@@ -132,8 +133,8 @@ def test_every_step_is_published():
 
 @pytest.mark.parametrize("safety_checker", [False, True])
 def test_with_a_safety_checker_there_are_no_previews(safety_checker: bool):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
-        generator.facts = replace(generator.facts, safety_checker=safety_checker)
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> list[Event]:
+        change_facts(generator, safety_checker=safety_checker)
         return await draw(generator, request(previews=True))
 
     previews = [event for event in run(test) if isinstance(event, Preview)]
@@ -141,7 +142,7 @@ def test_with_a_safety_checker_there_are_no_previews(safety_checker: bool):
 
 
 def test_one_picture_with_a_prompt_of_its_own():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[Event]:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> list[Event]:
         events = await draw(generator, request(("a cat",), images=1, negative_prompt=("a dog",)))
         assert pipe.calls[0]["prompt"] == ("a cat",)
         assert pipe.calls[0]["negative_prompt"] == ("a dog",)
@@ -163,7 +164,7 @@ def test_one_picture_with_a_prompt_of_its_own():
 def test_an_error_ends_its_request_and_no_other(
     prompt: str, said: Error, caplog: pytest.LogCaptureFixture
 ):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> str:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> str:
         wanted = request(prompt)
         assert ending(await draw(generator, wanted)) == said
         assert ending(await draw(generator, request())) == Done("the end")
@@ -196,7 +197,7 @@ def test_an_error_ends_its_request_and_no_other(
     ],
 )
 def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         with pytest.raises(RequestError) as refused:
             await generator.submit(request(**changes))
         assert refused.value.field == field
@@ -212,7 +213,7 @@ def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str)
 def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
     pipe = FakePipeline(held=True)
     more = ((16, 8), (13, 8), (8, 24))
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), more_sizes=more)
+    generator = local_generator(pipe.as_pipeline(), Limits(), Observer(), more_sizes=more)
 
     async def test() -> None:
         await generator.open()
@@ -245,7 +246,7 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
 
     pipe = Compiling(held=True)
     limits = Limits(running_s=0.0)  # stuck after any time at all
-    generator = LocalGenerator(pipe.as_pipeline(), limits, Observer(), more_sizes=((16, 8),))
+    generator = local_generator(pipe.as_pipeline(), limits, Observer(), more_sizes=((16, 8),))
 
     async def test() -> None:
         await generator.open()
@@ -277,7 +278,7 @@ def test_nothing_of_an_added_size_runs_for_the_first_time_in_a_request(
         return run(self, *args)
 
     monkeypatch.setattr(jax.stages.Compiled, "__call__", note)
-    generator = LocalGenerator(pipe, Limits(), Observer(), more_sizes=((20, 16),))
+    generator = local_generator(pipe, Limits(), Observer(), more_sizes=((20, 16),))
 
     async def test() -> None:
         await generator.open()
@@ -305,7 +306,7 @@ def refused_with(places: int) -> Iterator[pytest.ExceptionInfo[RequestError]]:
 
 
 def test_a_full_queue_is_refused_with_a_time_to_come_back():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await draw(generator, request())  # so that the speed is known
         pipe.held = True
         for _ in range(3):
@@ -321,7 +322,7 @@ def test_a_full_queue_is_refused_with_a_time_to_come_back():
 
 
 def test_no_visitor_can_take_all_places():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await generator.submit(request(visitor="greedy"))
         await until(lambda: generator.load.running == 1)
         for _ in range(4):
@@ -339,7 +340,7 @@ def test_no_visitor_can_take_all_places():
 
 
 def test_no_address_can_take_all_places():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await generator.submit(request(address="greedy"))
         await until(lambda: generator.load.running == 1)
         for i in range(6):
@@ -359,7 +360,7 @@ def test_no_address_can_take_all_places():
 
 
 def test_visitors_take_turns_and_know_their_place():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> list[str]:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> list[str]:
         await generator.submit(request("greedy 0", visitor="greedy"))
         await until(lambda: generator.load.running == 1)
         for i in (1, 2, 3):
@@ -376,7 +377,7 @@ def test_visitors_take_turns_and_know_their_place():
 
 
 def test_expected_wait_grows_with_the_place():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await draw(generator, request())  # so that the speed is known
         pipe.held = True
         await generator.submit(request())
@@ -423,10 +424,10 @@ def test_a_change_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S)
     count(Scheduler, "suits")
-    count(LocalGenerator, "_place")
+    count(LocalDrawer, "place")
     count(Registry, "publish")
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         async def submit(requests: int) -> int:
             """Submit some more requests, and return the calls that the last one took."""
             for i in range(requests):
@@ -449,22 +450,22 @@ def test_a_change_costs_the_same_however_many_wait(monkeypatch: pytest.MonkeyPat
 def test_changes_that_come_close_together_are_told_as_one(monkeypatch: pytest.MonkeyPatch):
     told: list[str] = []
     looks: list[None] = []
-    publish, begin_next = Registry.publish, LocalGenerator._begin_next
+    publish, begin_next = Registry.publish, RequestLifecycle.begin_next
 
     def note(registry: Registry, record: Record, event: Event) -> None:
         if isinstance(event, Queued):
             told.append(record.request.id)
         publish(registry, record, event)
 
-    def look(generator: LocalGenerator) -> None:
+    def look(generator: RequestLifecycle) -> None:
         looks.append(None)
         begin_next(generator)
 
     monkeypatch.setattr(lifecycle, "TOLD_S", 8.0, raising=False)
     monkeypatch.setattr(Registry, "publish", note)
-    monkeypatch.setattr(LocalGenerator, "_begin_next", look)
+    monkeypatch.setattr(RequestLifecycle, "begin_next", look)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         requests = [request(visitor=str(i), images=1) for i in range(10)]
         for each in requests:
             await generator.submit(each)
@@ -484,12 +485,12 @@ def test_changes_that_come_close_together_are_told_as_one(monkeypatch: pytest.Mo
 
 
 def test_a_full_house_looks_at_no_turns(monkeypatch: pytest.MonkeyPatch):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await generator.submit(request(images=2))
         await until(lambda: generator.load.slots_in_use == 2)
         monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S, raising=False)
         asked: list[Record] = []
-        monkeypatch.setattr(generator, "_place", asked.append)
+        monkeypatch.setattr(drawer_of(generator), "place", asked.append)
         await generator.submit(request(images=2))
         await generator.submit(request(images=2))
         assert asked == []
@@ -498,7 +499,7 @@ def test_a_full_house_looks_at_no_turns(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         requests = [request(visitor=str(i), images=1) for i in range(2 * lifecycle.FRONT)]
         for each in requests:
             await generator.submit(each)
@@ -516,7 +517,7 @@ def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
 
 def test_a_refused_duplicate_costs_no_token():
     async def test() -> None:
-        generator = LocalGenerator(
+        generator = local_generator(
             FakePipeline().as_pipeline(), Limits(rate_per_address=2), Observer()
         )
         first = request(address="1.1.1.1")
@@ -533,7 +534,7 @@ def test_a_refused_duplicate_costs_no_token():
 
 
 def test_an_id_is_not_used_again_while_its_last_step_runs():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         pipe.stuck = True
         first = request()
         await generator.submit(first)
@@ -570,7 +571,7 @@ def test_an_id_is_not_used_again_while_its_last_step_runs():
 
 
 def test_cancelled_while_waiting_and_while_drawn():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         drawn, waiting = request(), request()
         await generator.submit(drawn)
         await until(lambda: generator.load.running == 1)
@@ -590,7 +591,7 @@ def test_cancelled_while_waiting_and_while_drawn():
 
 
 def test_deadlines():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         drawn, waiting = request(), request()
         await generator.submit(drawn)
         await generator.submit(waiting)
@@ -604,7 +605,7 @@ def test_deadlines():
 
 @pytest.mark.parametrize(("keep", "grace_s"), [(False, 60.0), (True, 0.02)])
 def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request(keep=keep)
         await generator.submit(wanted)
         events = generator.events(wanted.id)
@@ -618,7 +619,7 @@ def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
 
 
 def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request(keep=True)
         await generator.submit(wanted)
         events = generator.events(wanted.id)
@@ -640,7 +641,7 @@ def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
 
 
 def test_a_request_to_be_kept_survives_a_reload():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request(keep=True)
         await generator.submit(wanted)
         events = generator.events(wanted.id)
@@ -659,7 +660,7 @@ def test_a_request_to_be_kept_survives_a_reload():
 
 
 def test_returning_restarts_the_time_to_keep_a_request():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request(keep=True)
         await generator.submit(wanted)
         for _ in range(5):
@@ -676,7 +677,7 @@ def test_returning_restarts_the_time_to_keep_a_request():
 
 
 def test_results_are_kept_for_a_while_and_not_for_ever():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = [request() for _ in range(3)]
         told = [await draw(generator, each) for each in wanted]
         with pytest.raises(RequestError, match="no longer") as refused:
@@ -696,7 +697,7 @@ def test_results_are_kept_for_a_while_and_not_for_ever():
 
 
 def test_closing_tells_what_waits_and_lets_finish_what_runs():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         drawn, waiting = request(), request()
         await generator.submit(drawn)
         await until(lambda: generator.load.running == 1)
@@ -716,7 +717,7 @@ def test_closing_tells_what_waits_and_lets_finish_what_runs():
 
 
 def test_closing_has_a_limit():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         drawn = request()
         await generator.submit(drawn)
         await until(lambda: generator.load.running == 1)
@@ -730,7 +731,7 @@ def test_closing_has_a_limit():
 def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lifecycle, "STOPS_WITHIN_S", 0.05)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         pipe.stuck = True
         drawn = request()
         await generator.submit(drawn)
@@ -746,7 +747,7 @@ def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.Mo
 
 
 def test_closing_publishes_no_queue_positions(monkeypatch: pytest.MonkeyPatch):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = [request() for _ in range(20)]
         for each in wanted:
             await generator.submit(each)
@@ -764,7 +765,7 @@ def test_closing_publishes_no_queue_positions(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_several_follow_and_the_slow_miss_only_what_is_out_of_date():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request()
         await generator.submit(wanted)
         slow = generator.events(wanted.id)
@@ -794,7 +795,7 @@ class SlowWords(BlockedWords):
 def test_words_are_read_beside_the_event_loop() -> None:
     words = SlowWords()
 
-    async def test(generator: LocalGenerator, _: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, _: FakePipeline) -> None:
         drawing = asyncio.create_task(draw(generator, request()))
         await until(words.began.is_set)
         assert not words.ended.is_set()

@@ -14,15 +14,17 @@ from pipeline.drawing import scheduler
 from serving.generator import Done, Error, Request, RequestError
 from serving.generators import loaded_loras
 from serving.generators.loaded_loras import LoadedLoras
-from serving.generators.local import Folders, LocalGenerator
-from serving.generators.lora_folder import LoraFolder
+from serving.generators.local import Folders
+from serving.generators.watched import LoraFolder
 from serving.messages import Code, Message
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.serving.generators.test_local import closing, draw, ending, request, until
 
-Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
+Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def run(folder: Path, test: Test, *, held: bool = False) -> None:
     pipe = FakePipeline(held=held)
 
     async def whole() -> None:
-        generator = LocalGenerator(
+        generator = local_generator(
             pipe.as_pipeline(),
             Limits(),
             Observer(),
@@ -68,7 +70,7 @@ def error_of(events: list) -> Message:
 
 
 def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         assert [lora.name for lora in generator.facts.loras] == ["a", "b", "broken"]
         assert pipe.loads == []
         for loras in ("a:0.8", "a:0.5,b:1:0.2", ""):
@@ -80,7 +82,7 @@ def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
 
 
 def test_a_prompt_names_loras(folder: Path):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         asked = request(prompt="a fox <lora:a:0.5>", loras="b:1", prompt_syntax="a1111")
         assert isinstance(ending(await draw(generator, asked)), Done)
         assert pipe.calls[-1]["loras"] == "a:0.5,b:1"
@@ -98,7 +100,7 @@ def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
     lora = "sdxl_lightning_4step_lora"
     write(folder, lora)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         assert generator.facts.recipe_names == ("lightning-4",)
         asked = request(
             recipe="lightning-4", num_inference_steps=25, loras="a:0.5", sigma_schedule="karras"
@@ -117,7 +119,7 @@ def test_a_recipe_that_cannot_be_drawn_is_refused(folder: Path):
     write(folder, "sdxl_lightning_4step_lora")
     many = ",".join(f"{name}:1" for name in "abcdefgh")
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         for asked, code, field in (
             (request(recipe="lcm"), Code.UNKNOWN_CHOICE, "recipe"),
             (request(recipe="lightning-4", loras=many), Code.TOO_MANY_LORAS, "loras"),
@@ -133,7 +135,7 @@ def test_a_name_that_is_not_there_is_refused(folder: Path):
     (folder / "more").mkdir()
     write(folder / "more", "b")
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         for name, code in (("c", Code.UNKNOWN_LORA), ("b", Code.DOUBLED_LORA)):
             with pytest.raises(RequestError) as refused:
                 await generator.submit(request(loras=f"{name}:1"))
@@ -149,7 +151,7 @@ def test_a_name_that_is_not_there_is_refused(folder: Path):
 def test_a_file_that_cannot_be_used_hurts_no_other_request(
     folder: Path, caplog: pytest.LogCaptureFixture
 ):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         for _ in range(2):
             message = error_of(await draw(generator, request(loras="broken:1")))
             assert message == Message(Code.UNUSABLE_LORA, {"value": "broken"})
@@ -166,7 +168,7 @@ def test_a_file_that_cannot_be_used_hurts_no_other_request(
 def test_a_file_that_fails_is_tried_again_only_for_want_of_memory(
     folder: Path, caplog: pytest.LogCaptureFixture, error: Exception, tries: int
 ):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         def fail(source: Path, name: str) -> str:
             raise error
 
@@ -214,7 +216,7 @@ def test_no_lora_is_loaded_for_a_cancelled_request(folder: Path):
 
 
 def test_files_that_are_replaced_or_removed(folder: Path):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await draw(generator, request(loras="a:1"))
         write(folder, "a", 300)
         write(folder, "c")
@@ -230,7 +232,7 @@ def test_files_that_are_replaced_or_removed(folder: Path):
 
 
 def test_a_file_that_is_removed_while_its_request_waits(folder: Path):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await generator.submit(request())
         await until(lambda: pipe.at_rest)
         waiting = request(loras="a:1")
@@ -248,7 +250,7 @@ def test_the_latest_loras_are_kept_within_a_bound(folder: Path, monkeypatch: pyt
     write(folder, "c")
     monkeypatch.setattr(loaded_loras, "MOST_BYTES", 2 * size)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         for loras in ("a:1", "b:1", "a:1", "c:1"):
             await draw(generator, request(loras=loras))
         assert pipe.loras.keys() == {"a", "c"}
@@ -263,7 +265,7 @@ def test_the_latest_loras_are_kept_within_a_bound(folder: Path, monkeypatch: pyt
 # --- the order of requests ---
 
 
-async def begin(generator: LocalGenerator, pipe: FakePipeline, *wanted: Request) -> None:
+async def begin(generator: RequestLifecycle, pipe: FakePipeline, *wanted: Request) -> None:
     """Begin the first request, and let the others wait."""
     for each in wanted:
         await generator.submit(each)
@@ -271,7 +273,7 @@ async def begin(generator: LocalGenerator, pipe: FakePipeline, *wanted: Request)
 
 
 async def drawn_in_order(
-    generator: LocalGenerator, pipe: FakePipeline, *wanted: Request
+    generator: RequestLifecycle, pipe: FakePipeline, *wanted: Request
 ) -> list[str]:
     await begin(generator, pipe, *wanted)
     foretold = [str(wanted[0].prompt), *(str(each.request.prompt) for each in waiting(generator))]
@@ -283,7 +285,7 @@ async def drawn_in_order(
     return drawn
 
 
-def waiting(generator: LocalGenerator) -> list:
+def waiting(generator: RequestLifecycle) -> list:
     """Return the waiting records in the order that their visitors were told."""
     return list(dict.fromkeys(generator._scheduler.in_turn()))
 
@@ -297,7 +299,7 @@ def test_requests_with_the_loras_in_use_go_first(folder: Path):
     sender = {"address": "C", "visitor": "C"}
     tagged = request("C1 a:1 <lora:a:1.0>", prompt_syntax="a1111", **sender)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         order = await drawn_in_order(
             generator,
             pipe,
@@ -315,7 +317,7 @@ def test_requests_with_the_loras_in_use_go_first(folder: Path):
 def test_nobody_who_waited_long_is_passed_over(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler, "PASSED_OVER_S", 0.0)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         senders = [("A", "a:1"), ("B", "b:1"), ("A", "a:1"), ("A", "a:1"), ("B", "b:1")]
         wanted = [asked(sender, i, loras) for i, (sender, loras) in enumerate(senders)]
         order = await drawn_in_order(generator, pipe, *wanted)
@@ -330,7 +332,7 @@ def test_a_stream_of_requests_with_the_loras_in_use_starves_nobody(
     """One address always has a request for the LoRAs in use; another one asks for others."""
     monkeypatch.setattr(scheduler, "PASSED_OVER_S", 1000.0)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await begin(generator, pipe, asked("A", 0, "a:1"), asked("B", 0, "b:1"))
         for number in range(1, 20):
             await generator.submit(asked("A", number, "a:1"))

@@ -22,11 +22,12 @@ from serving.folders import Folder
 from serving.generator import Done, Error, ErrorKind, Request, RequestError
 from serving.generator import Image as Finished
 from serving.generators.hashes import Hashes
-from serving.generators.local import Folders, LocalGenerator
-from serving.generators.model_folder import ModelFolder
+from serving.generators.local import Folders
+from serving.generators.watched import ModelFolder
 from serving.messages import Code
 from serving.metrics import Observer
 from serving.requests.admission import expand
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.checkpoints import (
     EXECUTABLES,
@@ -38,9 +39,10 @@ from tests.checkpoints import (
     copy_checkpoint,
     make_model,
 )
+from tests.generators import local_generator
 from tests.serving.generators.test_local import ending, until
 
-Test = Callable[[LocalGenerator], Awaitable[None]]
+Test = Callable[[RequestLifecycle], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(pipe: SDXLPipeline, folder: Path, test: Test) -> None:
     async def whole() -> None:
-        generator = LocalGenerator(
+        generator = local_generator(
             pipe, Limits(), Observer(), folders=Folders(models=ModelFolder(pipe, folder))
         )
         await generator.open()
@@ -90,7 +92,7 @@ def request(model: str, seed: int = 1, **values: Any) -> Request:
     )
 
 
-async def draw(generator: LocalGenerator, asked: Request) -> list:
+async def draw(generator: RequestLifecycle, asked: Request) -> list:
     await generator.submit(asked)
     return [event async for event in generator.events(asked.id)]
 
@@ -100,14 +102,14 @@ def pixels(events: list) -> list[bytes]:
     return [Pillow.open(io.BytesIO(png)).tobytes() for png in pngs]
 
 
-async def listed(generator: LocalGenerator, *names: str) -> None:
+async def listed(generator: RequestLifecycle, *names: str) -> None:
     await until(lambda: [model.name for model in generator.facts.models] == [*names])
 
 
 def test_models_are_listed_before_the_first_request(shared: SDXLPipeline, folder: Path) -> None:
     """A front-end would give up the requests of an instance that was started again."""
     folders = Folders(models=ModelFolder(shared, folder))
-    generator = LocalGenerator(shared, Limits(), Observer(), folders=folders)
+    generator = local_generator(shared, Limits(), Observer(), folders=folders)
     names = generator.facts.model_names
     for name in names[1:]:
         shared.remove_model(name)
@@ -118,7 +120,7 @@ def test_the_folder_hides_no_model_that_was_named(shared: SDXLPipeline, folder: 
     shared.add_model((folder / "b").rename(folder.parent / "named"))
     (folder / "c").rename(folder / "named")
 
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         assert generator.facts.model_names == ("checkpoint", "named")
         assert [bool(model.fault) for model in generator.facts.models] == [False, True]
         assert isinstance(ending(await draw(generator, request("named"))), Done)
@@ -127,7 +129,7 @@ def test_the_folder_hides_no_model_that_was_named(shared: SDXLPipeline, folder: 
 
 
 def test_requests_for_several_models_in_turns(shared: SDXLPipeline, folder: Path) -> None:
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         await listed(generator, "b", "c")
         assert generator.facts.model_names == ("checkpoint", "b", "c")
         alone = {name: pixels(await draw(generator, request(name))) for name in ("", "b", "c")}
@@ -148,7 +150,7 @@ def test_requests_for_several_models_in_turns(shared: SDXLPipeline, folder: Path
 
 
 def test_models_come_and_go(shared: SDXLPipeline, folder: Path) -> None:
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         await listed(generator, "b", "c")
         before = pixels(await draw(generator, request("b")))
         shutil.rmtree(folder / "b")
@@ -176,7 +178,7 @@ def test_what_cannot_be_used_is_listed_with_the_reason(shared: SDXLPipeline, fol
     quoted = shutil.copytree(SMALLEST, folder / "quoted")
     change_json(quoted / "scheduler/scheduler_config.json", trained_betas=[0.1] * 10**5)
 
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         await listed(generator, "c", "long", "odd", "other", "quoted")
         _, long, odd, other, quoted = generator.facts.models
         assert quoted.fault.startswith(
@@ -201,7 +203,7 @@ def test_a_file_that_is_cut_while_it_waits_fails_alone(
 ) -> None:
     monkeypatch.setattr("serving.generators.local.RESCAN_S", 3600)  # one look at the folder
 
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         await listed(generator, "b", "c")
         [file] = (folder / "b" / "unet").glob("*.safetensors")
         file.write_bytes(file.read_bytes()[:-9])
@@ -224,7 +226,7 @@ def test_a_model_has_the_picture_beside_it(
 ) -> None:
     Pillow.new("RGB", (300, 200), "teal").save(folder / "b.preview.png")
 
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         assert [model.pictured for model in generator.facts.models] == [True, False]
         picture = await generator.thumbnail("models", "b")
         assert Pillow.open(io.BytesIO(picture or b"")).size == (160, 160)
@@ -269,7 +271,7 @@ def test_hashes_are_computed_once(tmp_path: Path) -> None:
 def test_a_model_does_not_wait_for_ever(shared: SDXLPipeline, folder: Path) -> None:
     """Requests for another model get their turn among many for the one in the slots."""
 
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         await listed(generator, "b", "c")
         order: list[str] = []
 
@@ -296,7 +298,7 @@ def test_a_model_of_another_shape_is_drawn_beside_the_first(tmp_path: Path) -> N
     )
     alone = pipe.generate("a star", model="small", seed=1, images=1, num_inference_steps=2).images
 
-    async def test(generator: LocalGenerator) -> None:
+    async def test(generator: RequestLifecycle) -> None:
         [other] = generator.facts.others
         size = other.width, other.height
         assert expand(request("small"), generator.facts).size == size

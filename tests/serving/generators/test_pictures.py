@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from serving.generator import Error, Request, RequestError
-from serving.generators import remote
-from serving.generators.local import LocalGenerator
+from serving.generators import backends
 from serving.http import schemas
 from serving.messages import Code
+from serving.requests.lifecycle import RequestLifecycle
 from tests.fake_pipeline import FakePipeline
 from tests.serving.generators.test_local import follow, run, until
 from tests.serving.generators.test_remote import front_of, pictures
@@ -21,7 +21,7 @@ from tests.web import serve
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "HEALTH_S", 0.1)
+    monkeypatch.setattr(backends, "HEALTH_S", 0.1)
 
 
 def request(prompt: str = "a star", **others: Any) -> Request:
@@ -34,7 +34,7 @@ def request(prompt: str = "a star", **others: Any) -> Request:
     [("done", None), ("refused", "invalid"), ("cancelled", "cancelled"), ("left", "abandoned")],
 )
 def test_a_picture_is_not_kept_when_its_request_has_ended(ends: str, kind: str | None):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         picture = file_of(GREY.resize((8, 8)))
         before = sys.getrefcount(picture)
         wanted = request("refuse" if ends == "refused" else "a star", image=picture)
@@ -61,7 +61,7 @@ def test_a_picture_is_not_kept_when_its_request_has_ended(ends: str, kind: str |
 
 
 def test_a_request_that_lost_its_picture_is_not_drawn_again():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = request(keep=True)
         await generator.submit(wanted)
         events = generator.events(wanted.id)

@@ -8,10 +8,10 @@ import pytest
 
 from pipeline import SDXLPipeline
 from serving.generator import Done, Image, Request, Step
-from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN
+from tests.generators import local_generator
 
 STEPS = 8
 
@@ -27,7 +27,7 @@ def test_several_requests_go_through_both_models() -> None:
     )
 
     async def drawn() -> list[list[Any]]:
-        generator = LocalGenerator(pipe, Limits(), Observer())
+        generator = local_generator(pipe, Limits(), Observer())
         await generator.open()
         assert generator.facts.refiner == "checkpoint"
         wanted = [

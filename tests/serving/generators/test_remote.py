@@ -40,16 +40,17 @@ from pipeline.text.prompt_syntax import A1111
 from pipeline.text.wildcards import digest_of_lists
 from serving import waiting
 from serving.generator import Done, ErrorKind, Image, Load, Request, RequestError
+from serving.generators import backends, local, remote
 from serving.generators import client as generator_client
-from serving.generators import local, remote
-from serving.generators.local import Folders, LocalGenerator
-from serving.generators.lora_folder import LoraFolder
-from serving.generators.remote import RemoteGenerator
+from serving.generators.local import Folders
+from serving.generators.watched import LoraFolder
 from serving.http.events import HOP_HEADER
 from serving.messages import Code, Message
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import change_facts, drawer_of, local_generator, remote_generator
 from tests.serving.http.test_app import Background, Event, generate, metric, post, read
 from tests.web import Site, raw_server, serve, wait_until
 
@@ -78,7 +79,7 @@ def image(**changes: Any) -> str:
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "HEALTH_S", 0.1)
+    monkeypatch.setattr(backends, "HEALTH_S", 0.1)
     monkeypatch.setattr(waiting, "_POLL_S", 0.1)
 
 
@@ -104,16 +105,18 @@ class Looks:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    return Looks(monkeypatch, remote, waiting)
+    return Looks(monkeypatch, backends, waiting)
 
 
 @contextmanager
 def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
     observer = Observer()
-    generator = RemoteGenerator(generator_client.Client(), urls, MODEL, Limits(**limits), observer)
+    generator = remote_generator(generator_client.Client(), urls, MODEL, Limits(**limits), observer)
     with serve(generator=generator, observer=observer, passes_on=True) as site:
         # Once all instances are known, the first of two idle ones gets the first request.
-        wait_until(lambda: all(each.facts or not each.healthy for each in generator._backends))
+        wait_until(
+            lambda: all(each.facts or not each.healthy for each in drawer_of(generator).backends)
+        )
         yield site
 
 
@@ -177,7 +180,7 @@ def test_the_instance_with_least_to_do_is_sent_a_request_first(
         running.setdefault(url, []).append(load.running)
         return model, load
 
-    monkeypatch.setattr(remote, "fetch_model", noted)
+    monkeypatch.setattr(backends, "fetch_model", noted)
     with serve(held=True) as one, serve(held=True) as other, front_of(one.url, other.url) as front:
         busier, idle = (one, other) if busy == 0 else (other, one)
         not_from_here = Background(busier)
@@ -287,7 +290,7 @@ def test_a_busy_instance_is_asked_again_after_its_retry_time(
     message = Message(Code.TOO_MANY_REQUESTS, {"wait_s": 1.5})
     refusal = RequestError(message, ErrorKind.TOO_MANY, retry_after_s=1.5)
     pipe, observer = FakePipeline(), Observer()
-    busy = LocalGenerator(pipe.as_pipeline(), Limits(), observer)
+    busy = local_generator(pipe.as_pipeline(), Limits(), observer)
     monkeypatch.setattr(busy._rates, "admit", Mock(side_effect=[None, refusal, None]))
     with serve(generator=busy, observer=observer) as site, front_of(site.url) as front:
         assert generate(front)[-1][0] == "done"
@@ -307,7 +310,7 @@ def test_a_busy_instance_is_asked_again_after_its_retry_time(
 def wide_site(port: int) -> Iterator[Site]:
     pipe = FakePipeline(held=True)
     more = ((16, 8),)
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer(), more_sizes=more)
+    generator = local_generator(pipe.as_pipeline(), Limits(), Observer(), more_sizes=more)
     pipe.let_step()  # for the first run
     with serve(generator=generator, port=port, stop_within_s=0) as site:
         site.pipe = pipe
@@ -406,17 +409,17 @@ def test_an_instance_that_does_not_know_of_stuck_devices_is_used():
 def test_an_instance_that_comes_later_draws_until_it_is_silent_for_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(remote, "LAST_LOOKS", 3)
+    monkeypatch.setattr(backends, "LAST_LOOKS", 3)
     caplog.set_level("INFO", "serving")
     wanted = [Request("a red star", None, 5.0, 4, 7) for _ in range(2)]
 
     async def life(site: Site) -> list[str]:
-        generator = RemoteGenerator(generator_client.Client(), [], MODEL, Limits(), Observer())
+        generator = remote_generator(generator_client.Client(), [], MODEL, Limits(), Observer())
         await generator.open()
         with pytest.raises(RequestError, match=re.escape(str(Message(Code.UNAVAILABLE)))):
             await generator.submit(wanted[0])
         for _ in range(2):  # an instance announces itself repeatedly
-            generator.add(site.url)
+            drawer_of(generator).backends.add(site.url)
         async with asyncio.timeout(60):
             while not generator.load.accepting:
                 await asyncio.sleep(0.01)
@@ -483,7 +486,7 @@ def test_an_instance_that_draws_differently_gets_no_requests(
 ):
     port, pipe = free_port(), FakePipeline()
     pipe.facts = replace(pipe.facts, **different)
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    generator = local_generator(pipe.as_pipeline(), Limits(), Observer())
     with ExitStack() as stack:
         other = stack.enter_context(serve(generator=generator))
         with serve(held=True, port=port, stop_within_s=0) as site:
@@ -522,7 +525,7 @@ def test_nothing_is_sent_to_an_instance_before_its_first_check():
         return http_answer("application/json", json.dumps(json.loads(ANSWER) | {"load": load}))
 
     async def submit(url: str) -> None:
-        generator = RemoteGenerator(generator_client.Client(), [url], MODEL, Limits(), Observer())
+        generator = remote_generator(generator_client.Client(), [url], MODEL, Limits(), Observer())
         wanted = Request("a red star", None, 5.0, 4, seed=7)
         await generator.submit(wanted)
         await generator.open()
@@ -539,7 +542,7 @@ def test_nothing_is_sent_to_an_instance_before_its_first_check():
 
 def test_a_request_goes_to_an_instance_that_has_its_size():
     pipe = FakePipeline().as_pipeline()
-    wide = LocalGenerator(pipe, Limits(), Observer(), more_sizes=((16, 8),))
+    wide = local_generator(pipe, Limits(), Observer(), more_sizes=((16, 8),))
 
     def offered(front: Site) -> list[list[int]]:
         return httpx.get(f"{front.url}/v1/model").json()["more_sizes"]
@@ -562,7 +565,7 @@ def test_a_request_goes_to_an_instance_that_has_its_loras(tmp_path: Path):
         os.utime(folder / f"{name}.safetensors", (0, 0))  # it is not written to any more
     Picture.new("RGB", (9, 9)).save(folder / "a.png")
     pipe = FakePipeline()
-    having = LocalGenerator(
+    having = local_generator(
         pipe.as_pipeline(), Limits(), Observer(), folders=Folders(LoraFolder(folder))
     )
 
@@ -598,7 +601,7 @@ def test_a_request_goes_to_an_instance_that_has_its_model() -> None:
     pipes = [FakePipeline(), FakePipeline()]
     for pipe in pipes:
         pipe.facts = replace(pipe.facts, models=models)
-    having = [LocalGenerator(pipe.as_pipeline(), Limits(), Observer()) for pipe in pipes]
+    having = [local_generator(pipe.as_pipeline(), Limits(), Observer()) for pipe in pipes]
     with (
         serve(generator=having[0]) as one,
         serve(generator=having[1]) as two,
@@ -632,7 +635,7 @@ def test_an_older_instance_is_sent_no_request_with_a_model(
     pipe = FakePipeline(held=True)
     model = ModelFacts(name="b", scheduler="euler", schedulers=("euler",))
     pipe.facts = replace(pipe.facts, models=(model,))
-    newer = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    newer = local_generator(pipe.as_pipeline(), Limits(), Observer())
     with (
         raw_server(older) as url,
         serve(generator=newer) as site,
@@ -643,7 +646,7 @@ def test_an_older_instance_is_sent_no_request_with_a_model(
         wait_until(lambda: pipe.calls)
         waits = Background(front, model="b")
         wait_until(lambda: metric(front, "sdxl_queue_depth") == 1)
-        newer.facts = replace(newer.facts, models=())
+        change_facts(newer, models=())
         name, fields = waits.finished()[-1]
         assert (name, fields["kind"]) == ("error", "invalid")
         assert fields["message"] == "model is b; here it can only be stand-in"
@@ -669,11 +672,11 @@ def test_a_request_is_drawn_with_the_files_that_it_was_checked_with() -> None:
     lora = LoraFacts("pixel", "Pixel", digest="old")
     pipe = FakePipeline()
     pipe.loras["pixel"] = Path("pixel.safetensors")
-    there = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
-    there.facts = replace(there.facts, loras=(lora,))
+    there = local_generator(pipe.as_pipeline(), Limits(), Observer())
+    change_facts(there, loras=(lora,))
     with serve(generator=there) as site, front_of(site.url) as front:
         wait_until(lambda: httpx.get(f"{front.url}/v1/model").json()["loras"])
-        there.facts = replace(there.facts, loras=(replace(lora, digest="new"),))
+        change_facts(there, loras=(replace(lora, digest="new"),))
         body = {"prompt": "a star", "loras": {"pixel": 0.5}}
         hop = {HOP_HEADER: digest_of(GenerateRequest("a star", loras="pixel:0.5"), MODEL)}
         refused = httpx.post(f"{site.url}/v1/generate", json=body, headers=hop)
@@ -705,7 +708,7 @@ def test_an_instance_describes_its_lists(tmp_path: Path) -> None:
     pipe = FakePipeline()
     pipe.wildcard_dir = tmp_path
     (tmp_path / "colour.txt").write_text("red")
-    with serve(generator=LocalGenerator(pipe.as_pipeline(), Limits(), Observer())) as site:
+    with serve(generator=local_generator(pipe.as_pipeline(), Limits(), Observer())) as site:
         lists = digest_of_lists(tmp_path)
         wait_until(lambda: httpx.get(f"{site.url}/v1/model").json()["lists"] == lists)
 
@@ -715,7 +718,7 @@ def test_a_live_picture_of_an_instance(tmp_path: Path):
     save_file({"x": np.zeros(4, np.float32)}, file)
     os.utime(file, (0, 0))  # it is not written to any more
     pipe = FakePipeline()
-    drawing = LocalGenerator(
+    drawing = local_generator(
         pipe.as_pipeline(), Limits(), Observer(), folders=Folders(LoraFolder(tmp_path)), live="on"
     )
     with serve(generator=drawing) as site, front_of(site.url) as front:
@@ -727,10 +730,10 @@ def test_a_live_picture_of_an_instance(tmp_path: Path):
         assert pipe.calls[-1]["loras"] == f"{file.stem}:1"
 
 
-def _other(pipe: FakePipeline | None = None, **different: Any) -> LocalGenerator:
+def _other(pipe: FakePipeline | None = None, **different: Any) -> RequestLifecycle:
     pipe = pipe or FakePipeline()
     pipe.facts = replace(pipe.facts, **different)
-    return LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    return local_generator(pipe.as_pipeline(), Limits(), Observer())
 
 
 @pytest.mark.parametrize(
@@ -1058,10 +1061,10 @@ def test_a_front_end_started_with_an_older_model_accepts_newer_instances():
     """
 
     async def life(url: str) -> list[object]:
-        generator = RemoteGenerator(generator_client.Client(), [], MODEL, Limits(), Observer())
+        generator = remote_generator(generator_client.Client(), [], MODEL, Limits(), Observer())
         wanted = Request("a red star", None, 5.0, 4, 7)
         await generator.open()
-        generator.add(url)
+        drawer_of(generator).backends.add(url)
         async with asyncio.timeout(60):
             while not generator.load.accepting:
                 await asyncio.sleep(0.01)
@@ -1069,7 +1072,7 @@ def test_a_front_end_started_with_an_older_model_accepts_newer_instances():
             heard: list[object] = [event async for event in generator.events(wanted.id)]
         assert generator.facts.name == "newer"
         await generator.close(5)
-        assert generator._begun_with == {}
+        assert drawer_of(generator)._sent == {}
         return heard
 
     with serve(generator=_other(**NEWER)) as site:
@@ -1105,7 +1108,7 @@ def test_instances_are_checked_again_after_any_error(monkeypatch: pytest.MonkeyP
         return await fetch(client, url)
 
     with serve() as site, front_of(site.url) as front:
-        monkeypatch.setattr(remote, "fetch_model", fail_once)
+        monkeypatch.setattr(backends, "fetch_model", fail_once)
         assert failed.wait(60)
         wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 200)
         assert generate(front)[-1][0] == "done"
@@ -1113,11 +1116,11 @@ def test_instances_are_checked_again_after_any_error(monkeypatch: pytest.MonkeyP
 
 def test_a_request_stopped_before_it_began_leaves_its_place_to_the_next():
     async def stop_and_draw(url: str) -> list[object]:
-        generator = RemoteGenerator(generator_client.Client(), [url], MODEL, Limits(), Observer())
+        generator = remote_generator(generator_client.Client(), [url], MODEL, Limits(), Observer())
         stopped, drawn = (Request("a red star", None, 5.0, 4, seed=7) for _ in range(2))
         await generator.open()
         async with asyncio.timeout(60):
-            while generator._backends[0].facts is None:
+            while next(iter(drawer_of(generator).backends)).facts is None:
                 await asyncio.sleep(0.01)
             await generator.submit(stopped)
             assert generator.load.running == 1

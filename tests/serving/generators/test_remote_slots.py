@@ -7,10 +7,11 @@ import httpx
 import pytest
 
 from serving.generator import Request
-from serving.generators import remote
+from serving.generators import backends, remote
 from serving.generators.client import Client
-from serving.generators.remote import RemoteGenerator
+from serving.generators.remote import RemoteDrawer
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.serving.generators.test_remote import MODEL, front_of, pictures
@@ -22,7 +23,7 @@ STEPS = 12
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "HEALTH_S", 0.1)
+    monkeypatch.setattr(backends, "HEALTH_S", 0.1)
 
 
 def test_an_instance_is_sent_requests_while_it_has_a_free_slot():
@@ -79,32 +80,31 @@ def test_the_next_request_is_sent_before_the_last_steps():
         assert [request.finished()[-1][0] for request in requests] == ["done"] * 2
 
 
-class _Held(RemoteGenerator):
-    """A front-end that sends nothing, and whose pictures end when a test says so."""
+class _Held(RemoteDrawer):
+    """A drawer that sends nothing, and whose pictures end when a test says so."""
 
     def __init__(self) -> None:
-        super().__init__(Client(), ["http://instance"], MODEL, Limits(), Observer())
+        facts = replace(MODEL, images_per_request=4)
+        super().__init__(Client(), ["http://instance"], facts, Observer())
         self.begun: list[str] = []
-        self._backends[0].facts = replace(MODEL, images_per_request=4)
+        [self.backend] = self.backends
+        self.backend.facts = facts
 
-    async def _draw(self, record: Record) -> None:
+    async def draw(self, record: Record) -> None:
+        self._sent[record.request.id].task = asyncio.current_task()
         self.begun.append(record.request.visitor)
         await asyncio.Event().wait()
 
     async def end_a_picture(self) -> None:
-        drawing = self._backends[0].drawing
-        first = min(drawing)
-        drawing[first] -= 1
-        if drawing[first] == 0:
-            del drawing[first]
-        self._begin_next()
+        self.backend.finish(min(self.backend.drawing), pictures=1)
+        self.requests.begin_next()
         await asyncio.sleep(0)  # the requests that begin are tasks
 
 
 def test_visitors_take_turns_by_pictures():
     async def draw() -> list[str]:
-        front = _Held()
-        front.facts = replace(MODEL, images_per_request=4)
+        drawer = _Held()
+        front = RequestLifecycle(drawer, Limits(), Observer())
 
         async def ask(visitor: str, images: int) -> None:
             await front.submit(Request("a", None, seed=7, visitor=visitor, images=images))
@@ -115,8 +115,8 @@ def test_visitors_take_turns_by_pictures():
         for _ in range(5):
             await ask("one by one", 1)
         for _ in range(4):
-            await front.end_a_picture()
+            await drawer.end_a_picture()
         await front.close(0)
-        return front.begun
+        return drawer.begun
 
     assert asyncio.run(draw()) == ["first", *["one by one"] * 3, "four at once"]

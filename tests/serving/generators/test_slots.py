@@ -16,15 +16,16 @@ from pipeline.drawing.drawing import Drawing
 from pipeline.facts import LoraFacts
 from serving.generator import Done, Error, ErrorKind, Event, Image, Preview, Request, Step
 from serving.generators import previews
-from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import change_facts, drawer_of, local_generator
 from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
 from tests.web import skip
 
-Test = Callable[[LocalGenerator, FakePipeline], Awaitable[None]]
+Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]
 LONG = 50  # steps of a picture that holds its slot
 
 
@@ -33,7 +34,7 @@ def run(test: Test, slots: int, *, observer: Observer | None = None, **options: 
     pipe = FakePipeline(held=True, slots=slots)
 
     async def whole() -> None:
-        generator = LocalGenerator(
+        generator = local_generator(
             pipe.as_pipeline(),
             Limits(running_s=20.0),
             observer or Observer(),
@@ -49,24 +50,24 @@ def one(prompt: str, steps: int = 4, **others: Any) -> Request:
     return request(prompt, num_inference_steps=steps, keep=True, **{"images": 1} | others)
 
 
-def add_lora(generator: LocalGenerator, pipe: FakePipeline) -> None:
+def add_lora(generator: RequestLifecycle, pipe: FakePipeline) -> None:
     """Add a LoRA named "pixel"."""
     pipe.loras["pixel"] = Path("pixel.safetensors")
-    generator.facts = replace(generator.facts, loras=(LoraFacts("pixel", "pixel"),))
+    change_facts(generator, loras=(LoraFacts("pixel", "pixel"),))
 
 
-async def submitted(generator: LocalGenerator, pipe: FakePipeline, *wanted: Request) -> None:
+async def submitted(generator: RequestLifecycle, pipe: FakePipeline, *wanted: Request) -> None:
     """Submit requests, and wait until those that have slots are prepared and a step waits."""
     for each in wanted:
         await generator.submit(each)
     await settled(generator, pipe)
 
 
-async def settled(generator: LocalGenerator, pipe: FakePipeline) -> None:
+async def settled(generator: RequestLifecycle, pipe: FakePipeline) -> None:
     """Wait until a step waits, and all pictures that have a turn are prepared for the next one."""
 
     def is_settled() -> bool:
-        seated = [each for each in generator._seated.values() if not each.is_over]
+        seated = [each for each in drawer_of(generator)._seated.values() if not each.is_over]
         given = all(each.drawing and each.given == len(each.turns_at) for each in seated)
         return given and pipe.at_rest
 
@@ -74,7 +75,7 @@ async def settled(generator: LocalGenerator, pipe: FakePipeline) -> None:
 
 
 async def step_until(
-    generator: LocalGenerator, pipe: FakePipeline, condition: Callable[[], object]
+    generator: RequestLifecycle, pipe: FakePipeline, condition: Callable[[], object]
 ) -> None:
     """Let steps end, one after the other, until a condition holds."""
     while not condition():
@@ -92,13 +93,13 @@ def pictures(events: list[Event]) -> list[bytes]:
     return [event.png for event in events if isinstance(event, Image)]
 
 
-def newest(generator: LocalGenerator, wanted: Request) -> dict[Any, Event]:
+def newest(generator: RequestLifecycle, wanted: Request) -> dict[Any, Event]:
     """Return the newest event of each kind, and each picture by its index."""
     return {key: event for key, (_, event) in generator._registry.find(wanted.id)._state.items()}
 
 
 def test_requests_are_drawn_beside_each_other_and_as_they_are_alone():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = [one("a", seed=1), one("b", steps=6, seed=2), one("c", seed=3, images=2)]
         await submitted(generator, pipe, *wanted)
         assert prompts(pipe) == ["a", "b", "c"]
@@ -117,7 +118,7 @@ def test_requests_are_drawn_beside_each_other_and_as_they_are_alone():
 def test_visitors_take_turns_by_pictures():
     """The many pictures of one visitor do not hold back the single picture of another one."""
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         first = one("first", images=4)
         greedy = one("greedy", images=4, visitor="greedy")
         patient = one("patient", visitor="patient")
@@ -126,7 +127,7 @@ def test_visitors_take_turns_by_pictures():
         # All four slots are free at once.
         await step_until(generator, pipe, lambda: len(pipe.calls) > 1)
         assert prompts(pipe) == ["first", "greedy", "patient"]
-        assert len(generator._seated[greedy.id].turns_at) == 3
+        assert len(drawer_of(generator)._seated[greedy.id].turns_at) == 3
         assert generator.load.waiting == 0  # it has begun
         pipe.let_all()
         assert isinstance(ending(await follow(generator, patient.id)), Done)
@@ -138,10 +139,10 @@ def test_visitors_take_turns_by_pictures():
 
 
 def test_a_picture_is_sent_when_it_is_finished():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         long, wanted = one("long", steps=LONG), one("wanted", images=2)
         await submitted(generator, pipe, long, wanted)
-        drawing = generator._seated[wanted.id].drawing
+        drawing = drawer_of(generator)._seated[wanted.id].drawing
         assert drawing is not None
         await step_until(generator, pipe, lambda: drawing.pictures)
         await until(lambda: 0 in newest(generator, wanted))
@@ -157,10 +158,10 @@ def test_a_picture_is_sent_when_it_is_finished():
 
 
 def test_finished_pictures_stay_among_the_previews():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = one("wanted", images=2, previews=True)
         await submitted(generator, pipe, one("long", steps=LONG), wanted)
-        seated = generator._seated[wanted.id]
+        seated = drawer_of(generator)._seated[wanted.id]
         await step_until(generator, pipe, lambda: 0 in seated.looks)
         unfinished = seated.looks[0]
         drawing = seated.drawing
@@ -178,7 +179,7 @@ def test_finished_pictures_stay_among_the_previews():
     ("prompt", "code"), [("break", Code.FAILED), ("exhaust", Code.OUT_OF_MEMORY)]
 )
 def test_a_failure_of_the_devices_ends_the_requests_in_slots_alone(prompt: str, code: Code):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         beside = one("beside", steps=LONG)
         await submitted(generator, pipe, beside, one("short", steps=3))
         broken, waiting = one(prompt), one("waiting", images=2)
@@ -195,7 +196,7 @@ def test_a_failure_of_the_devices_ends_the_requests_in_slots_alone(prompt: str, 
 
 
 def test_a_failure_of_a_preview_ends_the_requests_in_slots():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         def broken(drawing: Drawing) -> dict[int, np.ndarray]:
             raise RuntimeError(f"RESOURCE_EXHAUSTED: no memory for {drawing.total} steps")
 
@@ -209,7 +210,7 @@ def test_a_failure_of_a_preview_ends_the_requests_in_slots():
 
 
 def test_a_picture_that_is_not_finite_ends_its_own_request_alone():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = one("overflow"), one("beside")
         await submitted(generator, pipe, *wanted)
         pipe.let_all()
@@ -221,7 +222,7 @@ def test_a_picture_that_is_not_finite_ends_its_own_request_alone():
 
 
 def test_a_cancelled_request_leaves_its_slot_to_another():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         stopped, beside, waiting = (one(name, steps=LONG) for name in ("stopped", "beside", "next"))
         await submitted(generator, pipe, stopped, beside, waiting)
         assert prompts(pipe) == ["stopped", "beside"]
@@ -237,22 +238,22 @@ def test_a_cancelled_request_leaves_its_slot_to_another():
     run(test, slots=2)
 
 
-async def paused(generator: LocalGenerator, pipe: FakePipeline) -> Request:
+async def paused(generator: RequestLifecycle, pipe: FakePipeline) -> Request:
     """Return a request of two pictures; one is finished, the other waits for its turn."""
     wanted = one("wanted", images=2, visitor="wanted")
     others = [one(f"long {i}", steps=LONG, visitor=f"other {i}") for i in range(2)]
     await submitted(generator, pipe, others[0], wanted, others[1])
-    drawing = generator._seated[wanted.id].drawing
+    drawing = drawer_of(generator)._seated[wanted.id].drawing
     assert drawing is not None
     await step_until(generator, pipe, lambda: drawing.pictures)
     await until(lambda: 0 in newest(generator, wanted))
     assert prompts(pipe) == ["long 0", "wanted", "long 1"]
-    assert generator._seated[wanted.id].in_slots == 0
+    assert drawer_of(generator)._seated[wanted.id].in_slots == 0
     return wanted
 
 
 def test_a_request_that_waits_for_its_second_picture_can_be_cancelled():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = await paused(generator, pipe)
         generator.cancel(wanted.id)
         pipe.let_step()
@@ -265,7 +266,7 @@ def test_a_request_that_waits_for_its_second_picture_can_be_cancelled():
 
 
 def test_a_request_has_its_time_anew_with_every_picture():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = await paused(generator, pipe)
         records = {str(each.request.prompt): each for each in generator._registry.under_way()}
         followed = [
@@ -273,7 +274,7 @@ def test_a_request_has_its_time_anew_with_every_picture():
         ]
         await skip(15)
         generator.cancel(records["long 1"].request.id)
-        await until(lambda: len(generator._seated[wanted.id].turns_at) == 2)
+        await until(lambda: len(drawer_of(generator)._seated[wanted.id].turns_at) == 2)
         await skip(15)
         pipe.let_all()
         assert ending(await follow(generator, wanted.id)) == Done("the end")
@@ -284,7 +285,7 @@ def test_a_request_has_its_time_anew_with_every_picture():
 
 @pytest.mark.parametrize("waited_s", [0, 11])
 def test_another_lora_waits_for_empty_slots_but_not_for_long(waited_s: int):
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         add_lora(generator, pipe)
         await submitted(generator, pipe, one("in a slot", steps=9))
         await generator.submit(one("pixel", loras="pixel:1", visitor="pixel"))
@@ -307,12 +308,12 @@ def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.M
     """A preview of another request fails after the step that finishes the picture."""
     monkeypatch.setattr(previews, "PAUSE_S", 0.0)
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = one("wanted", images=2, visitor="wanted")
         shown = one("shown", steps=LONG, visitor="shown", previews=True)
         beside = one("beside", steps=LONG, visitor="beside")
         await submitted(generator, pipe, shown, wanted, beside)
-        own = generator._seated[wanted.id].drawing
+        own = drawer_of(generator)._seated[wanted.id].drawing
         assert own is not None
 
         def look(drawing: Drawing) -> dict[int, np.ndarray]:
@@ -334,7 +335,7 @@ def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.M
 def test_pictures_with_one_lora_fill_the_slots_before_those_with_another():
     """Two requests that have waited long, with different LoRAs, do not alternate by pictures."""
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         add_lora(generator, pipe)
         await submitted(generator, pipe, one("before", images=4))
         plain = one("plain", images=4, visitor="plain", address="plain")
@@ -354,7 +355,7 @@ def test_pictures_with_one_lora_fill_the_slots_before_those_with_another():
 
 
 def test_a_request_that_has_begun_ends_before_the_generator_closes():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = await paused(generator, pipe)
         following = asyncio.create_task(follow(generator, wanted.id))
         closing_ = asyncio.create_task(generator.close(20.0))
@@ -367,7 +368,7 @@ def test_a_request_that_has_begun_ends_before_the_generator_closes():
 
 
 def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         add_lora(generator, pipe)
         await submitted(generator, pipe, one("long", steps=LONG))
         other = one("pixel", loras="pixel:1", visitor="pixel")
@@ -396,18 +397,19 @@ class Gate:
 
 
 def test_slow_preparation_is_no_stuck_device_but_a_hung_one_is():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         gate = Gate(pipe)
         pipe.let_all()
         await generator.submit(wanted := one("slow"))
         await until(gate.reached.is_set)
         assert generator.at_work
-        generator._stuck_s = 0.0
+        drawer = drawer_of(generator)
+        drawer._stuck_s = 0.0
         assert not generator.stuck
         await generator.submit(other := one("another"))
-        generator._running_s = 0.0  # it goes on although its request has ended
+        drawer._running_s = 0.0  # it goes on although its request has ended
         assert generator.stuck
-        generator._stuck_s = generator._running_s = 20.0
+        drawer._stuck_s = drawer._running_s = 20.0
         gate.open.set()
         for each in (wanted, other):
             assert ending(await follow(generator, each.id)) == Done("the end")
@@ -416,14 +418,14 @@ def test_slow_preparation_is_no_stuck_device_but_a_hung_one_is():
 
 
 def test_a_request_that_ends_while_it_waits_for_its_preparation_is_not_prepared():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         gate = Gate(pipe)
         pipe.let_all()
         first, gone, last = one("first"), one("gone"), one("last")
         await generator.submit(first)
         await until(gate.reached.is_set)
         await generator.submit(gone)
-        await until(lambda: generator._seated[gone.id].given == 1)
+        await until(lambda: drawer_of(generator)._seated[gone.id].given == 1)
         generator.cancel(gone.id)
         gate.open.set()
         await generator.submit(last)
@@ -438,7 +440,7 @@ def test_metrics_of_the_slots():
     observer = Observer()
     counted = observer.registry.get_sample_value
 
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         await submitted(generator, pipe, one("a"))
         assert (counted("sdxl_slots"), counted("sdxl_slots_in_use")) == (4, 1)
         pipe.let_all()
@@ -453,7 +455,7 @@ def test_metrics_of_the_slots():
 
 
 def test_an_error_of_one_request_is_not_told_to_its_neighbour():
-    async def test(generator: LocalGenerator, pipe: FakePipeline) -> None:
+    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         beside = one("beside", steps=LONG)
         await submitted(generator, pipe, beside)
         refused = ending(await draw(generator, one("refuse")))

@@ -16,9 +16,8 @@ import webuiapi
 from PIL import Image as Pillow
 
 from pipeline import BUNDLED, metadata
-from serving.generators.embedding_folder import EmbeddingFolder
-from serving.generators.local import Folders, LocalGenerator
-from serving.generators.lora_folder import LoraFolder
+from serving.generators.local import Folders
+from serving.generators.watched import EmbeddingFolder, LoraFolder
 from serving.http import limits
 from serving.http.a1111 import bodies, listings, requests
 from serving.messages import Code, Message
@@ -26,6 +25,7 @@ from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.pipeline.images.test_image_text import png
 from tests.pipeline.images.test_opening import saved
 from tests.serving.generators.test_embedding_folder import save as save_embedding
@@ -445,7 +445,7 @@ def test_embeddings(tmp_path: Path):
     save_embedding(pipe, tmp_path / "style.safetensors", count=3)
     os.utime(tmp_path / "style.safetensors", (0, 0))  # long complete
     folder = EmbeddingFolder(pipe, tmp_path)
-    generator = LocalGenerator(pipe, Limits(), observer, folders=Folders(embeddings=folder))
+    generator = local_generator(pipe, Limits(), observer, folders=Folders(embeddings=folder))
     width = sum(encoder.hidden_size for encoder in pipe._config.text_encoders.values())
     with serve(a1111="keys", generator=generator, observer=observer) as site:
         wait_until(lambda: generator.facts.embeddings)
@@ -462,7 +462,7 @@ def test_embeddings(tmp_path: Path):
 def test_loras():
     observer, pipe = Observer(), FakePipeline()
     folder = LoraFolder(BUNDLED / "loras")
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), observer, folders=Folders(folder))
+    generator = local_generator(pipe.as_pipeline(), Limits(), observer, folders=Folders(folder))
     with serve(a1111="keys", generator=generator, observer=observer) as site:
         loras = client_of(site).get_loras()
         assert [each["name"] for each in loras] == ["dusk", "glow", "miniature-quick"]

@@ -21,18 +21,28 @@ from PIL import Image as Pillow
 
 from serving.generator import Done, Image, Preview, Request
 from serving.generators import local
-from serving.generators.local import LocalGenerator
+from serving.generators.local import LocalDrawer
 from serving.http import app, limits, middleware, timeouts
 from serving.http.openai import answers
 from serving.messages import Code, Message
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.rate_limits import Buckets
 from serving.requests.record import Record
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.web import Site, serve, wait_until
 
 BODY = {"prompt": "a red star", "seed": 7}
+
+
+def drawing_by(kind: type[LocalDrawer]) -> RequestLifecycle:
+    """Return a generator with a drawer of this kind."""
+    drawer = kind(FakePipeline().as_pipeline(), Limits(), Observer())
+    return RequestLifecycle(drawer, Limits(), Observer())
+
+
 Event = tuple[str, dict[str, Any]]
 
 
@@ -115,7 +125,7 @@ def test_variations_and_guidance_that_ends(site: Site, path: str):
 
 def test_every_size_there_is():
     pipe = FakePipeline().as_pipeline()
-    generator = LocalGenerator(pipe, Limits(), Observer(), more_sizes=((16, 8),))
+    generator = local_generator(pipe, Limits(), Observer(), more_sizes=((16, 8),))
     with serve(generator=generator) as site:
         wait_until(lambda: not generator.facts.coming_sizes)
         assert httpx.get(f"{site.url}/v1/model").json()["more_sizes"] == [[16, 8]]
@@ -173,8 +183,11 @@ def test_how_a_prompt_is_read(site: Site):
         assert refused.status_code == 400
 
 
-class AtOnce(LocalGenerator):
+class AtOnce(RequestLifecycle):
     """A generator that cancels every request as soon as it is submitted."""
+
+    def __init__(self, pipe: FakePipeline, limits: Limits) -> None:
+        super().__init__(LocalDrawer(pipe.as_pipeline(), limits, Observer()), limits, Observer())
 
     async def submit(self, request: Request) -> None:
         await super().submit(request)
@@ -183,7 +196,7 @@ class AtOnce(LocalGenerator):
 
 def test_a_request_that_ends_at_once_gets_its_ending_without_kept_results():
     pipe = FakePipeline(held=True)
-    with serve(generator=AtOnce(pipe.as_pipeline(), Limits(kept=0), Observer())) as site:
+    with serve(generator=AtOnce(pipe, Limits(kept=0))) as site:
         name, fields = generate(site)[-1]
         assert (name, fields["kind"]) == ("error", "cancelled")
         pipe.let_all()
@@ -289,7 +302,7 @@ def full_queue(**drawn_with: str | int) -> Iterator[tuple[Site, FakePipeline]]:
     An evaluation takes 3.5 s. Both are drawn to their ends afterwards.
     """
     pipe, observer = FakePipeline(held=True), Observer()
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(max_waiting=1), observer)
+    generator = local_generator(pipe.as_pipeline(), Limits(max_waiting=1), observer)
     generator._pace.observe(evaluations=10, seconds=35.0)
     with serve(generator=generator, observer=observer) as site:
         drawn = Background(site, **drawn_with)
@@ -422,17 +435,13 @@ def test_no_route_below_v1(site: Site, method: str, path: str):
     assert refused.json()["error"]["code"] == "http_404"
 
 
-class Broken(LocalGenerator):
-    """A generator that fails unexpectedly."""
-
-    async def submit(self, request: Request) -> None:
+@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
+def test_an_unexpected_error_has_the_usual_format(path: str, monkeypatch: pytest.MonkeyPatch):
+    async def fail(_: RequestLifecycle, request: Request) -> None:
         raise KeyError("a secret")
 
-
-@pytest.mark.parametrize("path", ["/v1/generate", "/v1/images/generations"])
-def test_an_unexpected_error_has_the_usual_format(path: str):
-    generator = Broken(FakePipeline().as_pipeline(), Limits(), Observer())
-    with serve(generator=generator) as site:
+    monkeypatch.setattr(RequestLifecycle, "submit", fail)
+    with serve() as site:
         failed = post(site, {"prompt": "a star"}, path)
     assert failed.status_code == 500
     assert failed.json()["error"] == {
@@ -525,16 +534,13 @@ def connected(site: Site) -> socket.socket:
     return client
 
 
-class Large(LocalGenerator):
-    """A generator of pictures larger than the system's buffers for a client."""
+class Large(LocalDrawer):
+    """A drawer of pictures larger than the system's buffers for a client."""
 
-    def __init__(self) -> None:
-        super().__init__(FakePipeline().as_pipeline(), Limits(), Observer())
-
-    async def _draw(self, record: Record) -> None:
+    async def draw(self, record: Record) -> None:
         for index in range(2):
-            self._registry.publish(record, Image(index, b"\x89PNG" + bytes(12 * 2**20), 7, {}))
-        self._registry.publish(record, Done())
+            self.requests.publish(record, Image(index, b"\x89PNG" + bytes(12 * 2**20), 7, {}))
+        self.requests.publish(record, Done())
 
 
 def taken_slowly(client: socket.socket) -> int:
@@ -557,7 +563,7 @@ def test_only_a_client_that_reads_nothing_is_cut_off(
     monkeypatch.setattr(timeouts, "TAKE_WITHIN_S", 0.7)
     body = json.dumps({"prompt": "a star", "n": 2, "stream": stream}).encode()
     head = b"POST /v1/images/generations HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-    with serve(generator=Large()) as site:
+    with serve(generator=drawing_by(Large)) as site:
         connections = site.server.server_state.connections
         for attempts_left in (2, 1, 0):
             with connected(site) as client, monkeypatch.context() as patch:
@@ -830,24 +836,23 @@ def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
         assert [event.type for event in drawn.result()] == ["image_generation.completed"]
 
 
-class WithPreviews(LocalGenerator):
-    """A generator that publishes three previews and then one picture."""
+class WithPreviews(LocalDrawer):
+    """A drawer that publishes three previews and then one picture."""
 
-    async def _draw(self, record: Record) -> None:
+    async def draw(self, record: Record) -> None:
         while not record.followers:
             await asyncio.sleep(0.01)
         for done in (1, 2, 3):
-            self._registry.publish(record, Preview((b"preview %d" % done,)))
+            self.requests.publish(record, Preview((b"preview %d" % done,)))
             for _ in range(100):  # enough turns of the loop for it to be sent
                 await asyncio.sleep(0)
-        self._registry.publish(record, Image(0, b"picture", 7, {}))
-        self._registry.publish(record, Done())
+        self.requests.publish(record, Image(0, b"picture", 7, {}))
+        self.requests.publish(record, Done())
 
 
 @pytest.mark.parametrize("wanted", [0, 2])
 def test_openai_partial_images(wanted: int):
-    generator = WithPreviews(FakePipeline().as_pipeline(), Limits(), Observer())
-    with serve(generator=generator) as site:
+    with serve(generator=drawing_by(WithPreviews)) as site:
         client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
         stream = client.images.generate(prompt="a star", stream=True, partial_images=wanted)
         *partial, completed = list(stream)

@@ -23,15 +23,17 @@ from pipeline import metadata
 from pipeline.errors import MetadataError
 from pipeline.facts import ModelFacts
 from serving.generator import ErrorKind, Request, RequestError
-from serving.generators.local import LocalGenerator
+from serving.generators.local import LocalDrawer
 from serving.http import parts
 from serving.http.openai import bodies
 from serving.http.openai import files as openai_files
 from serving.http.openai.files import Files
 from serving.messages import untranslated
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import change_facts, local_generator
 from tests.web import Site, serve, wait_until
 
 PATH = "/v1/images/generations"
@@ -328,12 +330,13 @@ def test_stream_in_another_format(client: openai.OpenAI):
     assert httpx.get(event.url).content == file_of(event)  # type: ignore[attr-defined]
 
 
-class Counted(LocalGenerator):
+class Counted(RequestLifecycle):
     """A generator that records how many requests are under way at each submission."""
 
     def __init__(self, refusals: int = 0) -> None:
         self.pipe = FakePipeline()
-        super().__init__(self.pipe.as_pipeline(), Limits(), Observer())
+        drawer = LocalDrawer(self.pipe.as_pipeline(), Limits(), Observer())
+        super().__init__(drawer, Limits(), Observer())
         self.under_way: list[int] = []
         self.refusals = refusals
 
@@ -374,7 +377,7 @@ def test_no_call_has_pictures_of_two_models(stream: bool):
     class Upgraded(Counted):
         async def submit(self, request: Request) -> None:
             await super().submit(request)
-            self.facts = replace(self.facts, name="newer")
+            change_facts(self, name="newer")
 
     with (
         serve(generator=Upgraded()) as site,
@@ -496,7 +499,7 @@ def test_clients_choose_a_model():
     odd = ModelFacts(name="odd", fault="its unet is another one")
     pony = ModelFacts(name="pony", title="Pony", schedulers=("euler",), scheduler="euler")
     pipe.facts = replace(pipe.facts, models=(odd, pony))
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    generator = local_generator(pipe.as_pipeline(), Limits(), Observer())
     with serve(generator=generator) as site:
         client = client_of(site)
         assert [model.id for model in client.models.list()] == ["stand-in", "pony"]
@@ -513,7 +516,7 @@ def test_clients_choose_a_model():
 def test_a_model_of_the_hub():
     pipe = FakePipeline()
     pipe.facts = replace(pipe.facts, name="stabilityai/stable-diffusion-xl-base-1.0")
-    generator = LocalGenerator(pipe.as_pipeline(), Limits(), Observer())
+    generator = local_generator(pipe.as_pipeline(), Limits(), Observer())
     with serve(generator=generator) as site:
         client = client_of(site)
         (listed,) = client.models.list()

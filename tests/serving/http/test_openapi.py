@@ -11,11 +11,11 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.schemas import APIOperation
 
-from serving.generators.local import LocalGenerator
 from serving.http import app
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.web import Site, serve
 
 # Negative examples are rare among what is drawn.
@@ -24,7 +24,7 @@ SLOW = (HealthCheck.too_slow, HealthCheck.filter_too_much)
 
 def description() -> dict[str, object]:
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), observer)
+    generator = local_generator(pipe, Limits(), observer)
     return app.build(generator, observer).openapi()
 
 

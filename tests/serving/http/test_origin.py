@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 from starlette.testclient import TestClient
 
-from serving.generators.local import LocalGenerator
 from serving.http.app import build
 from serving.http.middleware import Checks
 from serving.http.origin import AllowedHosts, check_origin
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.web import raw_request, serve
 
 OWN = "draw.example.org"
@@ -124,7 +124,7 @@ def test_pages_of_other_origins_change_nothing(headers: dict[str, str], passes: 
 )
 def test_no_header_causes_an_error(name: str):
     pipe = FakePipeline().as_pipeline()
-    generator = LocalGenerator(pipe, Limits(), Observer())
+    generator = local_generator(pipe, Limits(), Observer())
     app = build(generator, Observer(), keys=["secret"], trusted_proxies=1, a1111="keys")
     client = TestClient(app, base_url="http://127.0.0.1")  # an exception is raised
     texts = (

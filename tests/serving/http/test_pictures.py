@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,13 +19,14 @@ from PIL import Image as Pillow
 
 from pipeline.facts import Facts
 from serving.generator import Request
-from serving.generators.local import LocalGenerator
 from serving.http import limits
 from serving.metrics import Observer
 from serving.requests import inputs, lifecycle
 from serving.requests.inputs import Input
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import change_facts, local_generator
 from tests.pipeline.images.test_opening import HOSTILE, WHOLE, saved, smooth
 from tests.serving.http.test_app import BODY, Event, metric, post, read
 from tests.web import Site, serve, wait_until
@@ -112,16 +112,15 @@ def test_what_does_not_fit_together(site: Site, given: dict[str, Any], field: st
     assert said in error["message"]
 
 
-class Special(LocalGenerator):
-    """A generator whose model has other facts."""
-
-    def __init__(self, **changes: Any) -> None:
-        super().__init__(FakePipeline().as_pipeline(), Limits(), Observer())
-        self.facts = replace(self.facts, **changes)
+def special(**changes: Any) -> RequestLifecycle:
+    """Return a generator whose model has other facts."""
+    generator = local_generator(FakePipeline().as_pipeline(), Limits(), Observer())
+    change_facts(generator, **changes)
+    return generator
 
 
 def test_a_model_for_inpainting_needs_a_picture_and_a_mask():
-    with serve(generator=Special(needs_mask=True)) as site:
+    with serve(generator=special(needs_mask=True)) as site:
         assert httpx.get(f"{site.url}/v1/model").json()["needs_mask"] is True
         error = error_of(post(site, BODY))
         assert (error["param"], error["message_code"]) == ("image", "mask_needed")
@@ -131,7 +130,7 @@ def test_a_model_for_inpainting_needs_a_picture_and_a_mask():
 
 
 def test_a_refiner_alone_needs_a_picture():
-    with serve(generator=Special(needs_image=True)) as site:
+    with serve(generator=special(needs_image=True)) as site:
         error = error_of(post(site, BODY))
         assert (error["param"], error["message_code"]) == ("image", "image_needed")
         body = BODY | {"image": base64_of(saved(GREY))}
@@ -142,7 +141,7 @@ def test_a_request_says_where_the_refiner_goes_on(site: Site):
     error = error_of(post(site, BODY | {"denoising_end": 0.5}))
     assert (error["param"], error["message_code"]) == ("denoising_end", "missing_refiner")
     assert events_of(post(site, BODY | {"denoising_end": 1}))[-1][0] == "done"
-    with serve(generator=Special(refiner="org/refiner")) as refining:
+    with serve(generator=special(refiner="org/refiner")) as refining:
         assert httpx.get(f"{refining.url}/v1/model").json()["refiner"] == "org/refiner"
         assert events_of(post(refining, BODY | {"denoising_end": 0.5}))[-1][0] == "done"
         error = error_of(post(refining, BODY | {"denoising_end": 1.5}))

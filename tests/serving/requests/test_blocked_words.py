@@ -8,13 +8,13 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 
-from serving.generators.local import LocalGenerator
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests import blocked_words
 from serving.requests.blocked_words import BlockedWords
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.serving.http.test_app import BODY, generate, metric, post
 from tests.web import serve
 from ui.form import Fields
@@ -173,7 +173,7 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
     sender = cast(Any, SimpleNamespace(session_hash="a", client=None))
 
     async def ask() -> str:
-        generator = LocalGenerator(pipe.as_pipeline(), limits, Observer())
+        generator = local_generator(pipe.as_pipeline(), limits, Observer())
         drawing = Drawing(generator, Kind.MINIATURE)
         shown = drawing.for_page(Call(sender, Fields(prompt="a gun", steps=2).shown()))
         strips = [each["strip"] async for each in shown]

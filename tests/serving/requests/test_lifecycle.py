@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from serving.generator import Done, Error, ErrorKind, Event, Image, Request, RequestError, Started
-from serving.generators.local import LocalGenerator
 from serving.metrics import Observer
+from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import drawer_of, local_generator
 
 T = TypeVar("T")
 MAX_WAITING = 4
@@ -60,9 +61,9 @@ class LifeOfRequests(RuleBasedStateMachine):
         self.images: dict[str, int] = {}
         self.endings: dict[str, set[str]] = {}
 
-    async def make(self) -> LocalGenerator:
+    async def make(self) -> RequestLifecycle:
         limits = Limits(max_waiting=MAX_WAITING, grace_s=60.0, kept=1000)
-        return LocalGenerator(self.pipe.as_pipeline(), limits, Observer())
+        return local_generator(self.pipe.as_pipeline(), limits, Observer())
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(asyncio.wait_for(work, 60))
@@ -77,12 +78,12 @@ class LifeOfRequests(RuleBasedStateMachine):
 
     def is_settled(self) -> bool:
         """Return whether nothing happens until the next action."""
-        seated = self.generator._seated.values()
+        seated = drawer_of(self.generator)._seated.values()
         given = all(
             each.drawing is not None and each.given == len(each.turns_at) for each in seated
         )
         drawn = all(each.is_over or self.pipe.at_rest for each in seated)
-        return given and drawn and self.generator._encoding == 0
+        return given and drawn and drawer_of(self.generator)._encoding == 0
 
     def waiting(self) -> list[str]:
         """Return the visitors of the requests that have neither begun nor ended."""
@@ -151,7 +152,9 @@ class LifeOfRequests(RuleBasedStateMachine):
         load = self.generator.load
         assert 0 <= load.waiting <= MAX_WAITING
         assert 0 <= load.slots_in_use <= load.slots == SLOTS
-        assert load.slots_in_use == SLOTS or load.waiting == 0 or self.generator._encoding
+        assert (
+            load.slots_in_use == SLOTS or load.waiting == 0 or drawer_of(self.generator)._encoding
+        )
 
     @invariant()
     def each_visitors_requests_are_drawn_in_order(self) -> None:

@@ -7,11 +7,11 @@ import gradio
 import pytest
 from fastapi.testclient import TestClient
 
-from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from ui.mount import mount
 
 ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
@@ -21,7 +21,7 @@ ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
 @pytest.fixture(scope="module")
 def client() -> TestClient:
     pipe, observer = FakePipeline().as_pipeline(), Observer()
-    generator = LocalGenerator(pipe, Limits(), observer)
+    generator = local_generator(pipe, Limits(), observer)
     app = http_app.build(generator, observer)
     mount(app, generator, "127.0.0.1", 7860, 600)
     return TestClient(app, headers={"Accept-Encoding": "gzip, br"})

@@ -10,13 +10,13 @@ import pytest
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.testclient import TestClient
 
-from serving.generators.local import LocalGenerator
 from serving.http import app as http_app
 from serving.http.json_tokens import MOST_TOKENS
 from serving.http.limits import MAX_PAGE_BODY_BYTES
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
+from tests.generators import local_generator
 from tests.ui.gradio_compat.mounted import mounted_in
 from ui.gradio_compat.guard import ROUTES
 from ui.mount import mount
@@ -41,7 +41,7 @@ NEEDED = (
     "/gradio_api/app_id",
     "/gradio_api/upload_progress?upload_id=x",
 )
-# Those that calls are sent to, and that lead to their answers.
+# Routes that calls are sent to, and that lead to their answers.
 CALLS = (
     "/gradio_api/queue/join",
     "/gradio_api/queue/data",
@@ -65,7 +65,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """Yield a client of the whole application, with its page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("guard")))
-        generator = LocalGenerator(FakePipeline().as_pipeline(), Limits(), Observer())
+        generator = local_generator(FakePipeline().as_pipeline(), Limits(), Observer())
         app = http_app.build(generator, Observer(), a1111="on")
         mount(app, generator, "127.0.0.1", 7860, 600)
         with TestClient(app, base_url="http://127.0.0.1") as client:

@@ -1,4 +1,4 @@
-"""LoRAs in a folder of the operator's, with what their files tell about them."""
+"""Descriptions of LoRAs and models: titles, trigger words and pictures in and beside files."""
 
 import hashlib
 import heapq
@@ -7,22 +7,19 @@ import json
 import logging
 import re
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageOps
 
 from pipeline.checkpoints.tensors import read_header
-from pipeline.facts import LoraFacts
-from pipeline.text.loras import is_lora_name
-from serving.folders import File, Folder, Listing
+from serving.folders import File
 
 log = logging.getLogger(__name__)
 
-SETTING = "LORA_DIR"
 PICTURES = (".preview.png", ".png", ".preview.jpg", ".jpg", ".jpeg", ".preview.webp", ".webp")
 _INFOS = (".civitai.info", ".json")
 _WORDS = ".txt"
@@ -61,46 +58,6 @@ class Thumbnails:
             return self._made[picture.version] or None
 
 
-class LoraFolder:
-    """The LoRAs in a folder that may change while the server runs. Any thread may call it."""
-
-    def __init__(self, path: Path) -> None:
-        self._folder = Folder(path, SETTING, is_lora_name, BESIDE)
-        self._lock = threading.Lock()
-        self._described: dict[str, tuple[File, LoraFacts]] = {}
-        self._thumbnails = Thumbnails()
-
-    def look(self) -> Listing:
-        """Return the files; the same object for as long as nothing changes."""
-        return self._folder.look()
-
-    def describe(self, listing: Listing) -> tuple[LoraFacts, ...]:
-        """Return descriptions of the LoRAs, sorted by name; only files that changed are read."""
-        with self._lock:
-            self._described = {
-                name: self._description(name, file) for name, file in listing.files.items()
-            }
-            loras = _told_apart([lora for _, lora in self._described.values()])
-        doubled_loras = [
-            LoraFacts(name, name, doubled=paths) for name, paths in listing.doubled.items()
-        ]
-        return tuple(sorted([*loras, *doubled_loras], key=lambda lora: lora.name))
-
-    def _description(self, name: str, file: File) -> tuple[File, LoraFacts]:
-        description = self._described.get(name)
-        return description if description and description[0] == file else (file, _read(name, file))
-
-    def thumbnail(self, name: str) -> bytes | None:
-        """Return a small picture of a LoRA, if there is one."""
-        return self._thumbnails.of(self.look().files.get(name))
-
-
-def _told_apart(loras: list[LoraFacts]) -> list[LoraFacts]:
-    """Return LoRAs with the name in place of a title that several have, as versions of one do."""
-    counts = Counter(lora.title for lora in loras)
-    return [lora if counts[lora.title] == 1 else replace(lora, title=lora.name) for lora in loras]
-
-
 def picture_of(file: File) -> File | None:
     """Return the picture beside a file; None if there is none."""
     return next((file.beside[ending] for ending in PICTURES if ending in file.beside), None)
@@ -125,38 +82,37 @@ def _thumbnail(path: Path) -> bytes:
     return stream.getvalue()
 
 
-def _read(name: str, file: File) -> LoraFacts:
-    """Return the description of a LoRA, from its file and from those beside it."""
-    try:
-        header, digest = _header(file.path)
-    except (OSError, ValueError, RecursionError) as error:
-        log.warning("%s: %s cannot be read: %s", SETTING, file.path.name, error)
-        header, digest = {}, ""
-    infos = _infos(file)
-    return LoraFacts(
-        name,
-        title=_title(header, infos) or name,
-        words=_words(header, infos, file),
-        digest=digest,
-        pictured=picture_of(file) is not None,
-    )
+@dataclass(frozen=True)
+class Description:
+    """The texts in and beside a file, by which people know it; "" for none.
 
-
-def title_and_text(file: File) -> tuple[str, str]:
-    """Return the title that a file, or one beside it, gives it, and the text beside it.
-
-    Either is "" if there is none.
+    Attributes:
+        title: its name for people.
+        words: the trigger words of a LoRA.
+        text: the text beside it.
+        digest: equal for equal files; "" for a folder, or if the file could not be read.
+        pictured: whether there is a picture of it.
     """
-    try:
-        header, _ = _header(file.path)
-    except (OSError, ValueError, RecursionError):
-        header = {}
-    words_file = file.beside.get(_WORDS)
-    return _title(header, _infos(file)), _line(_text(words_file.path) if words_file else "")
+
+    title: str
+    words: tuple[str, ...]
+    text: str
+    digest: str
+    pictured: bool
 
 
-def _infos(file: File) -> list[dict[str, Any]]:
-    return [_json(file.beside[ending].path) for ending in _INFOS if ending in file.beside]
+def describe(file: File) -> Description:
+    """Read the description of a LoRA or a model, from its file and from those beside it."""
+    header, digest = _header(file.path)
+    infos = [_json(file.beside[ending].path) for ending in _INFOS if ending in file.beside]
+    text = _text(file.beside[_WORDS].path) if _WORDS in file.beside else ""
+    return Description(
+        _title(header, infos),
+        _words(header, infos, text),
+        _line(text),
+        digest,
+        picture_of(file) is not None,
+    )
 
 
 def _header(path: Path) -> tuple[dict[str, Any], str]:
@@ -164,14 +120,20 @@ def _header(path: Path) -> tuple[dict[str, Any], str]:
 
     Reading all of a folder's files to tell them apart would take minutes.
     """
-    with path.open("rb") as file:
-        header = read_header(file)
-        size = file.seek(0, io.SEEK_END)
-        digest = hashlib.sha256(b"%d " % size + header)
-        for start in (8 + len(header), max(8 + len(header), size - _SAMPLE)):
-            file.seek(start)
-            digest.update(file.read(_SAMPLE))
-    return _mapping(_mapping(json.loads(header)).get("__metadata__")), digest.hexdigest()
+    if path.is_dir():
+        return {}, ""
+    try:
+        with path.open("rb") as file:
+            header = read_header(file)
+            size = file.seek(0, io.SEEK_END)
+            digest = hashlib.sha256(b"%d " % size + header)
+            for start in (8 + len(header), max(8 + len(header), size - _SAMPLE)):
+                file.seek(start)
+                digest.update(file.read(_SAMPLE))
+        return _mapping(_mapping(json.loads(header)).get("__metadata__")), digest.hexdigest()
+    except (OSError, ValueError, RecursionError) as error:
+        log.warning("%s cannot be read: %s", path.name, error)
+        return {}, ""
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -202,13 +164,12 @@ def _title(header: Mapping[str, Any], infos: Iterable[Mapping[str, Any]]) -> str
 
 
 def _words(
-    header: Mapping[str, Any], infos: Iterable[Mapping[str, Any]], file: File
+    header: Mapping[str, Any], infos: Iterable[Mapping[str, Any]], text: str
 ) -> tuple[str, ...]:
     """Return the trigger words: those of the files beside the LoRA, else those in its metadata."""
-    words_file = file.beside.get(_WORDS)
     sources = [
         *(info.get(key) for info in infos for key in ("trainedWords", "activation text")),
-        _text(words_file.path) if words_file else None,
+        text,
         header.get("modelspec.trigger_phrase"),
         list(_frequent(header.get("ss_tag_frequency"))),
     ]

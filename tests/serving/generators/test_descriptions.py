@@ -11,8 +11,8 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from pipeline.facts import LoraFacts
-from serving.generators import lora_folder
-from serving.generators.lora_folder import LoraFolder
+from serving.generators import descriptions, watched
+from serving.generators.watched import LoraFolder
 
 
 def write(path: Path, **metadata: str) -> Path:
@@ -29,7 +29,7 @@ def old_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def described(folder: Path) -> dict[str, LoraFacts]:
     loras = LoraFolder(folder)
-    return {lora.name: lora for lora in loras.describe(loras.look())}
+    return {lora.name: lora for lora in loras.describe()}
 
 
 def test_titles_and_trigger_words_of_the_file(tmp_path: Path):
@@ -82,9 +82,9 @@ def test_hostile_metadata_is_bounded(tmp_path: Path):
     (tmp_path / "x.json").write_text("[" * 10**5)
     (tmp_path / "x.civitai.info").write_bytes(b"\xff" * 100)
     lora = described(tmp_path)["x"]
-    assert len(lora.title) <= lora_folder.LONGEST
-    assert len(lora.words) <= lora_folder.MOST_WORDS
-    assert all(len(word) <= lora_folder.LONGEST for word in lora.words)
+    assert len(lora.title) <= descriptions.LONGEST
+    assert len(lora.words) <= descriptions.MOST_WORDS
+    assert all(len(word) <= descriptions.LONGEST for word in lora.words)
 
 
 def test_few_trigger_words_of_a_long_phrase_are_read(
@@ -92,10 +92,10 @@ def test_few_trigger_words_of_a_long_phrase_are_read(
 ):
     write(tmp_path / "x.safetensors", **{"modelspec.trigger_phrase": "a," * (2 * 10**6)})
     lines: list[object] = []
-    line = lora_folder._line
-    monkeypatch.setattr(lora_folder, "_line", lambda value: lines.append(value) or line(value))
+    line = descriptions._line
+    monkeypatch.setattr(descriptions, "_line", lambda value: lines.append(value) or line(value))
     assert described(tmp_path)["x"].words == ("a",)
-    assert len(lines) < lora_folder._MOST_INFO
+    assert len(lines) < descriptions._MOST_INFO
 
 
 def test_the_digest_tells_files_apart(tmp_path: Path):
@@ -115,28 +115,28 @@ def test_several_files_of_one_name(tmp_path: Path):
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write(tmp_path / "a.safetensors")
     loras = LoraFolder(tmp_path)
-    loras.describe(loras.look())
+    loras.describe()
     read = list[str]()
-    before = lora_folder._read
+    before = watched.describe
     monkeypatch.setattr(
-        lora_folder, "_read", lambda name, file: (read.append(name), before(name, file))[1]
+        watched, "describe", lambda file: (read.append(file.path.stem), before(file))[1]
     )
     write(tmp_path / "b.safetensors")
-    assert [lora.name for lora in loras.describe(loras.look())] == ["a", "b"]
+    assert [lora.name for lora in loras.describe()] == ["a", "b"]
     assert read == ["b"]
 
 
-@pytest.mark.parametrize("ending", lora_folder.PICTURES)
+@pytest.mark.parametrize("ending", descriptions.PICTURES)
 def test_a_thumbnail_is_a_small_picture_without_metadata(tmp_path: Path, ending: str):
     write(tmp_path / "x.safetensors")
     exif = Image.Exif()
     exif[0x010E] = "a secret"
     Image.new("RGB", (900, 300), "red").save(tmp_path / f"x{ending}", exif=exif)
     loras = LoraFolder(tmp_path)
-    assert loras.describe(loras.look())[0].pictured
+    assert loras.describe()[0].pictured
     thumbnail = loras.thumbnail("x") or b""
     with Image.open(io.BytesIO(thumbnail)) as image:
-        assert (image.format, image.size) == ("WEBP", (lora_folder.SIDE, lora_folder.SIDE))
+        assert (image.format, image.size) == ("WEBP", (descriptions.SIDE, descriptions.SIDE))
     assert b"secret" not in thumbnail
     assert loras.thumbnail("x") is thumbnail
     assert loras.thumbnail("../x") is loras.thumbnail("y") is None
@@ -148,7 +148,7 @@ def test_a_picture_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "broken.png").write_bytes(b"\x89PNG, not really")
     Image.new("RGB", (2000, 2000)).save(tmp_path / "large.png")
     (tmp_path / "heavy.png").write_bytes(b"x" * 20_000)
-    monkeypatch.setattr(lora_folder, "_MOST_PIXELS", 10**6)
-    monkeypatch.setattr(lora_folder, "_MOST_PICTURE", 19_000)
+    monkeypatch.setattr(descriptions, "_MOST_PIXELS", 10**6)
+    monkeypatch.setattr(descriptions, "_MOST_PICTURE", 19_000)
     loras = LoraFolder(tmp_path)
     assert [loras.thumbnail(name) for name in ("broken", "large", "heavy")] == [None] * 3

@@ -1,0 +1,216 @@
+"""Folders of the operator's that may change while the server runs: LoRAs, models, embeddings."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pipeline import CheckpointError, InputError
+from pipeline.checkpoints.folder import INDEX
+from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
+from pipeline.facts import EmbeddingFacts, LoraFacts, ModelFacts
+from pipeline.text.embeddings import is_embedding_name
+from pipeline.text.loras import is_lora_name
+from serving.folders import File, Folder, Listing, files_in
+from serving.generators.descriptions import BESIDE, Thumbnails, describe
+from serving.generators.hashes import Hashes
+
+if TYPE_CHECKING:
+    from pipeline import SDXLPipeline
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", LoraFacts, ModelFacts, EmbeddingFacts)
+
+_MOST_TEXT = 2**25  # bytes; those of published models have at most 8 MiB
+_MOST_REASON = 500  # characters; a reason may quote a list from a file
+_MOST_NAMED = 10  # files in a line of the log
+
+
+class WatchedFolder(Generic[F]):
+    """A folder and the facts about its files, of which those that changed are read anew.
+
+    Any thread may call its methods. A subclass says what to do with a file that comes or goes.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._listing = Listing()
+        self._entries: dict[str, tuple[File, F | None]] = {}
+        self._thumbnails = Thumbnails()
+
+    @property
+    def files(self) -> Mapping[str, File]:
+        """The file of each name at present."""
+        return self._folder.look().files
+
+    def describe(self) -> tuple[F, ...]:
+        """Return the facts about the files at present, sorted by name."""
+        with self._lock:
+            self._update()
+            facts = [facts for _, facts in self._entries.values() if facts is not None]
+            return tuple(sorted(self._all(facts), key=lambda entry: entry.name))
+
+    def refresh(self) -> None:
+        """Do what is to be done with files that came, changed or have gone."""
+        with self._lock:
+            self._update()
+
+    def thumbnail(self, name: str) -> bytes | None:
+        """Return a small picture of what a file holds, if there is one beside it."""
+        return self._thumbnails.of(self.files.get(name))
+
+    def _update(self) -> None:
+        listing = self._folder.look()
+        if listing is self._listing:
+            return
+        self._listing = listing
+        for name in self._entries.keys() - listing.files.keys():
+            self._remove(name, self._entries.pop(name)[1])
+        for name, file in listing.files.items():
+            old_file, old_facts = self._entries.get(name, (None, None))
+            if file != old_file:
+                self._entries[name] = file, self._read(name, file, old_file, old_facts)
+
+    def _read(self, name: str, file: File, old_file: File | None, old_facts: F | None) -> F | None:
+        """Return the facts about a file, which is new or has changed; None to leave it out."""
+        raise NotImplementedError
+
+    def _remove(self, name: str, facts: F | None) -> None:
+        """Forget a file that has gone."""
+
+    def _all(self, facts: list[F]) -> Iterable[F]:
+        """Return the facts to show, with those about names that cannot be used."""
+        return facts
+
+
+class LoraFolder(WatchedFolder[LoraFacts]):
+    """A folder with LoRAs, which are loaded when they are first asked for; see `LoadedLoras`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(Folder(path, "LORA_DIR", is_lora_name, BESIDE))
+
+    def _read(
+        self, name: str, file: File, old_file: File | None, old_facts: LoraFacts | None
+    ) -> LoraFacts:
+        about = describe(file)
+        return LoraFacts(name, about.title or name, about.words, about.digest, about.pictured)
+
+    def _all(self, facts: list[LoraFacts]) -> Iterable[LoraFacts]:
+        # Versions of one LoRA may have one title.
+        counts = Counter(lora.title for lora in facts)
+        for lora in facts:
+            yield lora if counts[lora.title] == 1 else replace(lora, title=lora.name)
+        for name, paths in self._listing.doubled.items():
+            yield LoraFacts(name, name, doubled=paths)
+
+
+class ModelFolder(WatchedFolder[ModelFacts]):
+    """A folder with checkpoints: single files, and folders in diffusers' layout.
+
+    Each is added to the pipeline as it comes, from its header alone, and removed when it has gone
+    or changed. One that cannot be used is listed with the reason. The models that the pipeline was
+    loaded with are listed too. `cache_dir` keeps the hashes of single files.
+    """
+
+    def __init__(self, pipe: SDXLPipeline, path: Path, cache_dir: Path | None = None) -> None:
+        super().__init__(Folder(path, "MODEL_DIR", is_lora_name, BESIDE, index=INDEX))
+        self._pipe = pipe
+        self._named = pipe.facts.models  # those of MODELS, which share the first one's programs
+        self._hashes = Hashes(None if cache_dir is None else cache_dir / "model_hashes.json")
+
+    def _read(
+        self, name: str, file: File, old_file: File | None, old_facts: ModelFacts | None
+    ) -> ModelFacts:
+        about = describe(file)
+        beside = {"title": about.title, "text": about.text, "pictured": about.pictured}
+        if old_facts and old_file and old_file.version == file.version:
+            return replace(old_facts, **beside)
+        self._remove(name, old_facts)
+        try:
+            _check_texts(file.path)
+            self._pipe.add_model(file.path, name)
+        except Exception as error:  # the file may hold anything
+            log.warning("MODEL_DIR: %s cannot be used: %.1000s", name, error)
+            return ModelFacts(name=name, fault=_reason(error, file.path), **beside)
+        facts = next(model for model in self._pipe.facts.models if model.name == name)
+        return replace(facts, **beside)
+
+    def _remove(self, name: str, facts: ModelFacts | None) -> None:
+        if facts and not facts.fault:
+            self._pipe.remove_model(name)
+
+    def _all(self, facts: list[ModelFacts]) -> Iterable[ModelFacts]:
+        yield from self._named  # the model that can be used comes first among those of one name
+        for model in facts:
+            file, _ = self._entries[model.name]
+            yield model if file.path.is_dir() else replace(model, hash=self._hashes.of(file))
+        for name, paths in self._listing.doubled.items():
+            yield ModelFacts(name=name, fault=f"several files have this name: {', '.join(paths)}")
+
+
+class EmbeddingFolder(WatchedFolder[EmbeddingFacts]):
+    """A folder with textual inversions, which the pipeline loads as they come.
+
+    A file that cannot be used is logged and left out until it changes; its name is then an ordinary
+    word. `clock` is that of `Folder`.
+    """
+
+    def __init__(
+        self, pipe: SDXLPipeline, path: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(Folder(path, "EMBEDDING_DIR", is_embedding_name, clock=clock))
+        self._pipe = pipe
+        self._path = path
+        self._pickles: set[str] = set()
+
+    def _update(self) -> None:
+        listing = self._listing
+        super()._update()
+        if self._listing is listing:
+            return
+        names = {file.name for file in self._path.glob("*") if file.suffix in PICKLE_SUFFIXES}
+        if new_names := sorted(names - self._pickles)[:_MOST_NAMED]:
+            log.warning(
+                "EMBEDDING_DIR has files other than .safetensors, which can run code and are never"
+                " opened: %s",
+                ", ".join(new_names),
+            )
+        self._pickles |= names
+
+    def _read(
+        self, name: str, file: File, old_file: File | None, old_facts: EmbeddingFacts | None
+    ) -> EmbeddingFacts | None:
+        try:
+            self._pipe.load_embedding(file.path, name, replace=old_facts is not None)
+        except (CheckpointError, InputError) as error:
+            log.warning("An embedding is left out: %s", error)
+            self._remove(name, old_facts)
+            return None
+        return next(facts for facts in self._pipe.facts.embeddings if facts.name == name)
+
+    def _remove(self, name: str, facts: EmbeddingFacts | None) -> None:
+        if facts:
+            self._pipe.unload_embedding(name)
+
+
+def _check_texts(path: Path) -> None:
+    """Raise CheckpointError if a folder's texts, which are parsed whole, are too long."""
+    texts = (file for file in files_in(path) if file.suffix in (".json", ".txt"))
+    if sum(file.stat().st_size for file in texts) > _MOST_TEXT:
+        raise CheckpointError(f"its .json and .txt files have more than {_MOST_TEXT >> 20} MiB")
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Return why a file cannot be used; the server's folders are none of the clients' business."""
+    if not isinstance(error, CheckpointError | InputError):
+        return "its file cannot be read"
+    reason = str(error).removeprefix(f"{path}: ").replace(f"{path.parent}/", "")
+    return reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]} …"
