@@ -91,7 +91,7 @@ lighthouse: $(VENV)/.installed-test benchmarks/node/node_modules/.installed
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m benchmarks.lighthouse
 
-bench-tpu: $(TPU)/.installed $(INCUMBENT)/.installed
+bench-tpu: $(TPU)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
 
 bench-cpu: $(VENV)/.installed-$(ACCELERATOR) $(REFERENCE)/.installed $(INCUMBENT)/.installed

@@ -1,197 +1,169 @@
-"""`make bench-tpu`: full-size SDXL base for TPUs, by analysis; no TPU is needed.
+"""`make bench-tpu`: SDXL base at full size, compiled for TPUs and analysed; no TPU is needed.
 
-Compiles `encode`, `condition`, `step` and `decode` for each topology through libtpu, and estimates
-the time of a step and of a request from the compiled programs, with a picture in every slot. Writes
-results/<date>-tpu-<topology>.json and prints it as tables; benchmarks/experiments.md explains the
-method.
+Libtpu compiles the programs of a request for four 1024x1024 pictures for a described topology. The
+FLOPs and the sizes are the compiler's own. They give a lower bound of the time, and an estimate by
+the share of the peak rate that published runs reached: benchmarks/experiments.md explains both.
+Writes results/<date>-tpu-<topology>.json.
 """
 
 import argparse
+import importlib.metadata
 import json
-import sys
-import tempfile
-from collections.abc import Container, Mapping
+import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from benchmarks import apart, record
-from benchmarks.processes import ROOT
-from benchmarks.roofline import CHIPS, Chip, Estimate, Kernel, estimate
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
 
-INCUMBENT = ROOT / ".venv-incumbent/bin/python"
+from benchmarks import record
+from benchmarks.full_size import read_with_tiny_vae
+from pipeline.runtime.compiled import make_mesh
+from pipeline.runtime.executables import compile_missing
+from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.program import Shapes, Target
+
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
-IMAGES = 4  # of a request, and slots of all chips together: `tpu_compile.SHAPES`
-STEPS = 25
+PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
+IMAGES, SIDE, STEPS = 4, 1024, 25
+ENCODE, STEP, DECODE = ("encode", "condition"), "step", "decode"
+# The programs whose arguments are all weights of the model. Each weight is in one of them.
+WITH_WEIGHTS = (*ENCODE, STEP, DECODE, "encode_image", "tiny_decode")
+# A picture in 20 Euler steps with guidance, by the compiler's count of the programs here.
+PUBLISHED_TFLOP = 302.7
 
 
 @dataclass(frozen=True)
-class Part:
-    """A program of a request.
+class Chip:
+    """One chip, by Google's figures.
 
     Attributes:
-        program: its name.
-        times: how often a request runs it.
-        halves: the halves of guidance that it predicts for each picture, one after the other.
+        accelerator: its name in Google Cloud's types of accelerators.
+        tflops: bfloat16 TFLOP/s of its matrix units.
+        bandwidth: GB/s between HBM and the chip.
+        published: pictures a second of runs that others published, in 20 Euler steps with guidance.
     """
 
-    program: str
-    times: int = 1
-    halves: int = 1
+    accelerator: str
+    tflops: float
+    bandwidth: float
+    published: tuple[float, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of the peak rate that the published runs reached, on average."""
+        return sum(self.published) / len(self.published) * PUBLISHED_TFLOP / self.tflops
+
+    def bound_ms(self, program: Mapping[str, float]) -> float:
+        """Return the least milliseconds of a run: of its products, or of its arguments' bytes."""
+        moved_gb = (program["arguments_mb"] + program["outputs_mb"]) / 1e3
+        return 1e3 * max(program["tflop"] / self.tflops, moved_gb / self.bandwidth)
 
 
-PARTS = {
-    "encode": Part("encode"),
-    "condition": Part("condition"),
-    "noise": Part("noise"),
-    "enter": Part("enter"),
-    "step": Part("step", STEPS, halves=2),
-    "step, unguided": Part("step", times=0),
-    # Its cheapest branches are those of an evaluation with cached deep features.
-    "step, shallow": Part("step_cached", times=0, halves=2),
-    "step, int8": Part("step_int8", times=0, halves=2),
-    "decode": Part("decode"),
+# MLPerf Inference's results of Google (v4.1, SDXL offline), and https://huggingface.co/blog/sdxl_jax:
+# four pictures in 2.33 s on four chips.
+CHIPS = {
+    "v5e": Chip("v5litepod", tflops=197, bandwidth=819, published=(0.438, 1 / 2.33)),
+    "v6e": Chip("v6e", tflops=918, bandwidth=1640, published=(1.36,)),
 }
 
 
 def main() -> None:
-    """Compile, estimate and record, one topology after another."""
+    """Compile, analyse and record, one topology after another."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu", description=__doc__)
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
-    parser.add_argument("--programs", type=Path, help="a folder that keeps the compiled programs")
-    parser.add_argument("--ours", action="store_true", help="leave out diffusers' program")
-    parser.add_argument("--exact", action="store_true", help="leave out the steps of modes")
+    parser.add_argument("--one-picture", action="store_true", help="which all chips draw together")
     options = parser.parse_args()
     for topology in options.topologies:
-        with tempfile.TemporaryDirectory() as folder:
-            programs_folder = Path(
-                folder if options.programs is None else options.programs / topology
-            )
-            report = measure(topology, programs_folder, alone=options.ours, exact=options.exact)
-        file = record.save(f"tpu-{topology}", report)
-        print(table(report), file, sep="\n", flush=True)
+        report = {**record.head("benchmarks.tpu"), **analyse(topology, options.one_picture)}
+        name = f"tpu-{topology}-one-picture" if options.one_picture else f"tpu-{topology}"
+        print(json.dumps(report, indent=2), record.save(name, report), sep="\n", flush=True)
 
 
-def measure(topology: str, folder: Path, *, alone: bool, exact: bool) -> dict[str, Any]:
-    """Estimate this project for one topology, and the incumbent unless it is left out.
-
-    Programs are left in `folder`. Programs that it has already are not compiled again.
-
-    Args:
-        topology: such as v5e:2x2.
-        folder: keeps the programs.
-        alone: leave out the incumbent.
-        exact: leave out the steps of modes that are not exact.
-    """
-    our_folder, their_folder = folder / "ours", folder / "incumbent"
-    compiled_report = _compiled(
-        our_folder, "benchmarks.tpu_compile", topology, *["--exact"] * exact
-    )
+def analyse(topology: str, one_picture: bool) -> dict[str, Any]:
+    """Compile all programs for a topology such as v5e:2x2, and return the report."""
+    devices = describe(topology)
+    images, per_picture = (1, len(devices)) if one_picture else (IMAGES, 1)
+    mesh = make_mesh(devices, images, per_picture)
+    config, dtype = read_with_tiny_vae(), jnp.dtype(jnp.bfloat16)
+    target = Target(config, dtype, mesh, Shapes(images, SIDE, SIDE))
+    compiled = compile_missing(target, trace_networks(config, dtype))
     chip = CHIPS[topology.partition(":")[0]]
-    pictures = IMAGES // compiled_report["layout"]["images"]
-    kernels = attention_kernels(topology, folder)
-    compiled_report |= our_estimates(
-        our_folder, chip, kernels, pictures, compiled_report["programs"]
-    )
-    report = {**record.head("benchmarks.tpu"), **compiled_report}
-    if alone:
-        return report
-    incumbent = _compiled(
-        their_folder,
-        "benchmarks.tpu_incumbent",
-        topology,
-        python=INCUMBENT,
-        TPU_LIBRARY_PATH=import_module("libtpu").get_library_path(),
-    )
-    incumbent_estimate = estimate((their_folder / "generate.hlo").read_text(), chip, {})
-    incumbent |= _report({"generate": incumbent_estimate}, {"generate": 1})
-    return {**report, "incumbent": incumbent}
-
-
-def _compiled(
-    folder: Path,
-    module: str,
-    topology: str,
-    *extra_arguments: str,
-    python: str | Path = sys.executable,
-    **environment: str,
-) -> dict[str, Any]:
-    """Return the report of a module that compiles into a folder, which keeps the report too."""
-    report = folder / "report.json"
-    if not report.exists():
-        arguments = ["--topology", topology, "--out", str(folder), *extra_arguments]
-        report.write_text(json.dumps(apart.run(module, arguments, python, **environment)))
-    return json.loads(report.read_text())
-
-
-def our_estimates(
-    folder: Path,
-    chip: Chip,
-    kernels: Mapping[float, Kernel],
-    pictures: int,
-    programs: Container[str],
-) -> dict[str, Any]:
-    """Estimate this project's programs in a folder, with a picture in every slot.
-
-    Args:
-        folder: has the programs' HLO.
-        chip: a chip, which runs the same as all others.
-        kernels: the schedules of the attention kernels.
-        pictures: the slots of each chip.
-        programs: the names of those that are there.
-
-    Returns:
-        The seconds of a request, and the microseconds of each program.
-    """
-    selected_parts = {name: part for name, part in PARTS.items() if part.program in programs}
-    estimates = {
-        name: estimate(
-            (folder / f"{part.program}.hlo").read_text(), chip, kernels, (pictures, part.halves)
-        )
-        for name, part in selected_parts.items()
+    # A step predicts both halves of guidance in a loop, of which the compiler counts one turn.
+    runs = {STEP: 2 // mesh.shape["guidance"]}
+    programs = {}
+    for name, executable in compiled.by_name.items():
+        program = sizes(executable)
+        programs[name] = {
+            "compile_seconds": round(compiled.seconds[name], 1),
+            **program,
+            "bound_ms": round(runs.get(name, 1) * chip.bound_ms(program), 3),
+        }
+    bound = request_seconds(programs)
+    return {
+        "topology": topology,
+        "layout": dict(mesh.shape),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "programs": programs,
+        "published_share": round(chip.share, 3),
+        "chip_gb": chip_gb(programs),
+        "request": {"bound": round(bound, 3), "estimate": round(bound / chip.share, 3)},
     }
-    return _report(
-        estimates, {name: part.times for name, part in selected_parts.items() if part.times}
-    )
 
 
-def _report(estimates: dict[str, Estimate], times: dict[str, int]) -> dict[str, Any]:
-    """Return the estimates of programs, and of a request that runs them so many times."""
-    request = {
-        kind: round(sum(getattr(estimates[n], kind) * t for n, t in times.items()) / 1e6, 3)
-        for kind in ("least", "compiler", "unsure")
+def describe(topology: str) -> list[jax.Device]:
+    """Return the chips of a topology such as v5e:2x2."""
+    kind, sides = topology.split(":")
+    chips = math.prod(map(int, sides.split("x")))
+    # Without these variables libtpu asks the machine about the TPU that it is part of, and only one
+    # process at a time can load it.
+    os.environ |= {
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
+        "TPU_ACCELERATOR_TYPE": f"{CHIPS[kind].accelerator}-{chips}",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+    }
+    jax.config.update("jax_platforms", "cpu")
+    return list(topologies.get_topology_desc(topology, platform="tpu").devices)
+
+
+def sizes(executable: jax.stages.Compiled) -> dict[str, float]:
+    """Return what one chip computes, reads and writes in a program, and the memory that it takes.
+
+    A loop whose length is data counts as one turn. Bytes are also those that stay on the chip.
+    """
+    costs, memory = executable.cost_analysis(), executable.memory_analysis()
+    assert costs is not None
+    assert memory is not None
+    megabytes = {
+        "code_mb": memory.generated_code_size_in_bytes,
+        "arguments_mb": memory.argument_size_in_bytes,
+        "outputs_mb": memory.output_size_in_bytes,
+        "temporaries_mb": memory.temp_size_in_bytes,
     }
     return {
-        "request_seconds": request,
-        "microseconds": {name: part.as_json() for name, part in estimates.items()},
+        "tflop": round(costs.get("flops", 0.0) / 1e12, 4),
+        "accessed_gb": round(costs.get("bytes accessed", 0.0) / 1e9, 3),
+        **{name: round(size / 1e6, 1) for name, size in megabytes.items()},
     }
 
 
-def attention_kernels(topology: str, folder: Path) -> dict[float, Kernel]:
-    """Return the schedule of each attention kernel, by the FLOPs that it declares."""
-    dump = folder / "llo"
-    arguments = ["--topology", topology, "--dump", str(dump)]
-    flags = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
-    schedules = apart.run("benchmarks.tpu_kernels", arguments, LIBTPU_INIT_ARGS=flags)
-    return {flops: Kernel(cycles, idle) for flops, cycles, idle in schedules}
+def chip_gb(programs: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the gigabytes of a chip: all weights, all code and the largest temporaries."""
+    weights = sum(programs[name]["arguments_mb"] for name in WITH_WEIGHTS)
+    code = sum(program["code_mb"] for program in programs.values())
+    temporaries = max(program["temporaries_mb"] for program in programs.values())
+    return round((weights + code + temporaries) / 1e3, 2)
 
 
-def table(report: dict[str, Any]) -> str:
-    """Format a report for a reader: sizes and times."""
-    lines = [f"\n{report['topology']}, layout {report['layout']}, {report['versions']}"]
-    for name, sizes in report["programs"].items():
-        lines.append(f"  {name:8} " + ", ".join(f"{key} {value}" for key, value in sizes.items()))
-    request = report["request_seconds"]
-    lines.append(f"  a request: at least {request['least']} s, compiler {request['compiler']} s")
-    for name, part in report["microseconds"].items():
-        lines.append(f"  {name}: at least {part['least']} us, compiler {part['compiler']} us")
-    if "incumbent" in report:
-        incumbent = report["incumbent"]["request_seconds"]
-        lines.append(
-            f"  the incumbent: at least {incumbent['least']} s, compiler {incumbent['compiler']} s"
-        )
-    return "\n".join(lines)
+def request_seconds(programs: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the least seconds of a request: the prompt, all steps and the pictures."""
+    names = (*ENCODE, *[STEP] * STEPS, DECODE)
+    return sum(programs[name]["bound_ms"] for name in names) / 1e3
 
 
 if __name__ == "__main__":

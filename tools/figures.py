@@ -39,7 +39,7 @@ class Table:
 ANALYSED = "Compiled for this kind of chip and analysed, without one"
 PAIR = "{{x[{0}][p50]:.0f}}, {{x[{0}][p99]:.0f}} ms"
 TWICE = "{{x[{0}][0][call_seconds_median]:.2f}}, {{x[{0}][1][call_seconds_median]:.2f}} s"
-V5E, CLUSTER = "2026-11-26-tpu-v5e-2x2", "2026-11-22-cluster"
+V5E, CLUSTER = "2026-11-28-tpu-v5e-2x2", "2026-11-22-cluster"
 TABLES = {
     "cpu": Table(
         rows={
@@ -59,31 +59,28 @@ TABLES = {
         },
     ),
     "tpu": Table(
-        rows={
-            "v5e-4, here": f"{V5E}:",
-            "v5e-4, diffusers 0.39 with Flax": "2026-11-23-tpu-v5e-2x2:incumbent",
-            "v5e-8, here": "2026-11-26-tpu-v5e-2x4:",
-            "v6e-4, here": "2026-11-26-tpu-v6e-2x2:",
-        },
+        rows={"v5e-4": f"{V5E}:"},
         columns={
-            "a request": "{x[request_seconds][least]:.1f} to {x[request_seconds][compiler]:.1f} s",
+            "lower bound of a request": "{x[request][bound]:.1f} s",
+            "estimate": "{x[request][estimate]:.1f} s",
             "memory of a chip": "{x[chip_gb]:.1f} GB",
         },
         machine=ANALYSED,
     ),
     "tpu-parts": Table(
         rows={
-            "encode the prompt": f"{V5E}:microseconds/encode",
-            "a step with guidance": f"{V5E}:microseconds/step",
-            "the same in int8": f"{V5E}:microseconds/step, int8",
-            "the same with cached features": f"{V5E}:microseconds/step, shallow",
-            "the same, four chips for one picture": f"{V5E}-one-picture:microseconds/step",
-            "a step without guidance": f"{V5E}:microseconds/step, unguided",
-            "decode the picture": f"{V5E}:microseconds/decode",
-            "decode it by the tiny VAE": f"{V5E}-decoders:microseconds/tiny_decode",
-            "decode it, four chips for one picture": f"{V5E}-one-picture:microseconds/decode",
+            "encode the prompt": f"{V5E}:programs/encode",
+            "keys and values of the prompt": f"{V5E}:programs/condition",
+            "a step with guidance": f"{V5E}:programs/step",
+            "decode the picture": f"{V5E}:programs/decode",
+            "decode it by the tiny VAE": f"{V5E}:programs/tiny_decode",
         },
-        columns={"microseconds": "{x[least]:,.0f} to {x[compiler]:,.0f}"},
+        columns={
+            "lower bound": "{x[bound_ms]:.1f} ms",
+            "TFLOP of a run": "{x[tflop]:.2f}",
+            "read and written by its operations": "{x[accessed_gb]:.1f} GB",
+            "temporaries": "{x[temporaries_mb]:.0f} MB",
+        },
         machine=ANALYSED,
     ),
     "start": Table(
@@ -244,23 +241,7 @@ TABLES = {
 @cache
 def read(name: str) -> Any:
     """Read a record, by its path from the folder of records without the suffix."""
-    record = json.loads((RECORDS / f"{name}.json").read_text("utf-8"))
-    if "programs" in record:
-        record["chip_gb"] = chip_memory(record["programs"])
-    return record
-
-
-def chip_memory(programs: Mapping[str, Mapping[str, float]]) -> float:
-    """Add up the gigabytes of a chip: all weights, all code and the largest temporaries."""
-    exact_programs = {
-        name: sizes for name, sizes in programs.items() if not name.startswith("step_")
-    }
-    with_weights = exact_programs.keys() & {"encode", "condition", "encode_image", "step", "decode"}
-    weights = sum(exact_programs[name]["arguments_mb"] for name in with_weights)
-    code = sum(sizes["code_mb"] for sizes in exact_programs.values())
-    return (
-        weights + code + max(sizes["temporaries_mb"] for sizes in exact_programs.values())
-    ) / 1000
+    return json.loads((RECORDS / f"{name}.json").read_text("utf-8"))
 
 
 def parts(label: str, place: str) -> Iterator[tuple[str, Any]]:

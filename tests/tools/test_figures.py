@@ -35,9 +35,3 @@ def test_a_changed_figure_is_mended(tmp_path: Path):
     assert page.read_text() != text
     assert "| 0.1 s" not in figures.fill(page)
 
-
-def test_the_memory_of_a_chip_is_that_of_exact_programs():
-    sizes = {"arguments_mb": 4000.0, "code_mb": 300.0, "temporaries_mb": 500.0}
-    small = {"arguments_mb": 100.0, "code_mb": 50.0, "temporaries_mb": 2000.0}
-    programs = {"step": sizes, "noise": small, "step_int8": sizes}
-    assert figures.chip_memory(programs) == pytest.approx(4.0 + 0.35 + 2.0)
