@@ -203,7 +203,7 @@ def wait_until(page: Page, condition: Callable[[], object]) -> None:
 
 def wait_for_pictures(page: Page, count: int = 4) -> None:
     """Wait until all pictures of a request are in the gallery."""
-    drawn = f"{i18n.pictures(count)} in"
+    drawn = i18n.text("pictures", count=count) + " in"
     expect(page.locator("#status")).to_contain_text(drawn, timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(count)
     expect(page.locator("#generate")).to_be_visible()

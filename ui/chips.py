@@ -26,7 +26,7 @@ def layout(wiring: Wiring, facts: Facts) -> None:
     texts = {
         "style": i18n.SETTINGS["style"].label,
         "size": i18n.size(facts.sizes[0]),
-        "count": i18n.pictures(facts.images_per_request),
+        "count": i18n.text("pictures", count=facts.images_per_request),
     }
     visibility = {"size": len(facts.sizes) > 1, "count": facts.images_per_request > 1}
     with gr.Row(elem_id="chips"):
@@ -78,7 +78,7 @@ def connect(wiring: Wiring, generator: Generator) -> None:
         return {
             "chip-style": " + ".join(labels) or i18n.SETTINGS["style"].label,
             "chip-size": size_labels.get(str(values["size"]), i18n.size(model.sizes[0])),
-            "chip-count": i18n.pictures(images or model.images_per_request)
+            "chip-count": i18n.text("pictures", count=images or model.images_per_request)
             if isinstance(images, int)
             else None,
             "chip-seed": i18n.SETTINGS["seed"].label + seed,

@@ -224,7 +224,8 @@ def _component(setting: Setting, facts: Facts) -> Component:
     if isinstance(model_setting, Seed):
         return gr.Number(setting.default, **options)
     if isinstance(model_setting, OwnNumber):  # Gradio's own component for numbers has 0 for none
-        options |= {"placeholder": i18n.automatic(""), "visible": not model_setting.is_missing}
+        options["placeholder"] = i18n.text("automatic", own="")
+        options["visible"] = not model_setting.is_missing
         return gr.Textbox("", max_length=20, **options)
     if isinstance(model_setting, Number):
         options["visible"] = model_setting.low < model_setting.high
@@ -248,7 +249,7 @@ def _choices(setting: Choice, facts: Facts) -> list[tuple[str, str]]:
         model_choices = ((titles.get(name) or name, name) for name in setting.choices[1:])
         return [(facts.name, ""), *model_choices]
     scheduler = setting.in_text(facts.scheduler) if setting.name == "scheduler" else ""
-    return [(i18n.automatic(scheduler), ""), *texts]
+    return [(i18n.text("automatic", own=scheduler), ""), *texts]
 
 
 def _label(setting: Setting) -> str:
@@ -264,7 +265,8 @@ def as_shown(setting: Setting, number: float) -> float:
 def _qualities(facts: Facts) -> list[tuple[str, str]]:
     """Return the texts and the names of the recipes, after the choice of none."""
     recipe_choices = [
-        (i18n.quick(recipe.steps[0], recipe.title), recipe.name) for recipe in facts.recipes
+        (i18n.text("quick", steps=recipe.steps[0], title=recipe.title), recipe.name)
+        for recipe in facts.recipes
     ]
     return [(i18n.BEST, ""), *recipe_choices]
 
@@ -620,7 +622,7 @@ def _within(setting: Setting, picture_settings: Settings, facts: Facts, notes: l
     used_value = min(max(value, model_setting.low), highest(model_setting))
     if used_value != value:
         before, after = as_shown(setting, value), as_shown(setting, used_value)
-        notes.append(i18n.adjusted(_label(setting), before, after))
+        notes.append(i18n.text("adjusted", field=_label(setting), value=before, used=after))
     return setting.kind(used_value)
 
 
@@ -634,7 +636,11 @@ def _with_scheduler_here(picture_settings: Settings, facts: Facts, notes: list[s
     name, sigmas = picture_settings.scheduler, picture_settings.sigma_schedule
     if picture_settings.sampler or (name and name not in facts.schedulers):
         sampler = SAMPLERS.get(facts.scheduler, facts.scheduler)
-        notes.append(i18n.other_sampler(picture_settings.sampler or SAMPLERS[name], sampler))
+        notes.append(
+            i18n.text(
+                "other_sampler", name=picture_settings.sampler or SAMPLERS[name], here=sampler
+            )
+        )
         return replace(
             picture_settings, scheduler=None, sigma_schedule=None, eta=None, timesteps=None
         )
@@ -642,10 +648,10 @@ def _with_scheduler_here(picture_settings: Settings, facts: Facts, notes: list[s
         return picture_settings
     if picture_settings.schedule_type and SCHEDULERS[name].sigma_schedules:
         wanted_sampler = f"{SAMPLERS[name]} {picture_settings.schedule_type}"
-        notes.append(i18n.other_sampler(wanted_sampler, SAMPLERS[name]))
+        notes.append(i18n.text("other_sampler", name=wanted_sampler, here=SAMPLERS[name]))
     if sigmas not in (None, "", DEFAULT_SIGMAS) and not SCHEDULERS[name].sigma_schedules:
         wanted_sampler = f"{SAMPLERS[name]} {SCHEDULE_TYPES[sigmas]}"
-        notes.append(i18n.other_sampler(wanted_sampler, SAMPLERS[name]))
+        notes.append(i18n.text("other_sampler", name=wanted_sampler, here=SAMPLERS[name]))
         sigmas = None
     sigmas = DEFAULT_SIGMAS if sigmas is None else sigmas
     is_own = sigmas in ("", facts.sigma_schedule) or not SCHEDULERS[name].sigma_schedules
@@ -661,7 +667,7 @@ def _loras_here(setting: Loras, value: Any, facts: Facts, notes: list[str]) -> s
     """Return the text of the LoRAs that the model has; add a note about the missing ones."""
     weights = {} if setting.fault(value) else parse_loras(setting.checked(value))
     if missing_names := looks.unknown(weights, facts):
-        notes.append(i18n.missing_loras(missing_names))
+        notes.append(i18n.text("missing_loras", names=missing_names))
     return format_loras({name: weights[name] for name in weights if name not in missing_names})
 
 
@@ -681,16 +687,24 @@ def _differences(picture_settings: Settings, facts: Facts) -> Sequence[str]:
     )
     notes = []
     if None not in size and size not in model_facts.sizes:
-        notes.append(i18n.other_size(*size, model_facts))
+        notes.append(
+            i18n.text("other_size", width=size[0], height=size[1], sizes=model_facts.sizes)
+        )
     if picture_settings.strength is not None:
         notes.append(i18n.PICTURE_NEEDED)
     if picture_settings.model and picture_settings.model not in facts.model_names:
-        notes.append(i18n.other_model(picture_settings.model, facts))
+        notes.append(i18n.text("other_model", name=picture_settings.model, here=facts.name))
     # Settings from elsewhere that name no VAE may have been drawn with any.
     if picture_settings.vae != model_facts.vae and (
         picture_settings.vae or picture_settings.model == facts.name
     ):
-        notes.append(i18n.other_vae(picture_settings.vae, model_facts))
+        notes.append(
+            i18n.text(
+                "other_vae",
+                name=picture_settings.vae or i18n.OWN_VAE,
+                here=model_facts.vae or i18n.OWN_VAE,
+            )
+        )
     if settings.is_shortened(picture_settings):
-        notes.append(i18n.shortened(MAX_CHARACTERS))
+        notes.append(i18n.text("shortened", limit=MAX_CHARACTERS))
     return notes

@@ -195,7 +195,7 @@ class Drawing:
             run = await self._submitted(call, asked)
             run.began = began
             yield _running(
-                status.busy(i18n.starting()),
+                status.busy(i18n.text("starting", attempt=1)),
                 gallery=gr.Gallery(selected_index=None),
                 seed=run.fields and run.fields.seed,
                 relay=run.told(),
@@ -403,9 +403,11 @@ class Drawing:
                     case None:
                         yield {}
                     case Queued(position, wait_s):
-                        yield _running(status.busy(i18n.waiting(position, wait_s)))
+                        yield _running(
+                            status.busy(i18n.text("waiting", position=position, left_s=wait_s))
+                        )
                     case Started(attempt):
-                        yield _running(status.busy(i18n.starting(attempt)))
+                        yield _running(status.busy(i18n.text("starting", attempt=attempt)))
                     case Step(done, total):
                         run.step = event
                         left_s = run.time_left.after(done, total)
@@ -446,7 +448,8 @@ class Drawing:
             run.start,
         )
         seconds = None if run.began is None else time.monotonic() - run.began
-        strip = status.note(i18n.finished(len(pictures), seconds))
+        count = i18n.text("pictures", count=len(pictures))
+        strip = status.note(i18n.text("finished", pictures=count, seconds=seconds))
         if done.truncated:
             strip += status.warning(i18n.END_LEFT_OUT)
         drawn = history.drawn(run.id, [picture.path for picture in pictures])
@@ -464,7 +467,7 @@ class Drawing:
         done, total = run.step.done, run.step.total
         paths = saved_pictures.save_previews(run.previews)
         if run.fields is None:  # they cannot be finished
-            caption = i18n.unfinished(done, total)
+            caption = i18n.text("unfinished", done=done, total=total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
         request = self._request(run.fields, Visitor("", ""), blank=True)
         unfinished = Unfinished(done, total, run.fields, run.start)

@@ -65,7 +65,7 @@ def mount(
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.facts))
     looks.connect_pictures(app, generator)
-    gradios = {language: words.GRADIOS for language, words in i18n.LANGUAGES.items()}
+    gradios = {language: texts["GRADIOS"] for language, texts in i18n.LANGUAGES.items()}
     page, translations = in_every_language(_pages(generator, programs), gradios)
     gr.mount_gradio_app(
         app,

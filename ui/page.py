@@ -35,6 +35,7 @@ from ui.form import Fields
 from ui.generation import UPDATED, Drawing
 from ui.gradio_compat.programs import offer
 from ui.gradio_compat.progress import leave_out_progress
+from ui.i18n.numbers import hardware
 from ui.model_kind import Kind, kind_of
 from ui.pictures import embedding, picture_panel
 from ui.relay import RELAY
@@ -76,7 +77,7 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
     With `programs`, programs may call one function of the page, `/generate`.
     """
     kind = kind_of(generator.facts)
-    title = i18n.title(generator.facts)
+    title = i18n.text("title", family=generator.facts.family)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         wiring, drawing = Wiring(page), Drawing(generator, kind)
         _layout(wiring, generator.facts, kind)
@@ -224,14 +225,21 @@ def _header(facts: Facts, kind: Kind) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
     # `data-masks` says that requests need a picture and a mask.
-    names = {getattr(i18n.en, name): getattr(i18n, name) for name in history.TEXTS}
+    names = {i18n.LANGUAGES["en"][name]: getattr(i18n, name) for name in history.TEXTS}
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
     page_data = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
     data = json.dumps(page_data | {"looks": looks.texts(), "live": live.texts()})
-    title, line, data = map(escape, (i18n.title(facts), i18n.model_line(facts, kind), data))
+    title = i18n.text("title", family=facts.family)
+    line = i18n.text(
+        "model_line",
+        model=i18n.MINIATURE if kind is Kind.MINIATURE else facts.name,
+        size=i18n.size(facts.sizes[0]),
+        hardware=hardware(facts),
+    )
+    title, line, data = map(escape, (title, line, data))
     masks = " data-masks" if facts.needs_mask else ""
-    return f'<h1 lang="{i18n.LANGUAGE}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
+    return f'<h1 lang="{i18n.language()}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
 
 
 def _footer(facts: Facts, kind: Kind) -> str:

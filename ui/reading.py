@@ -171,7 +171,7 @@ def parts(explanation: Explanation) -> list[str]:
         *islice(weights, _MOST),
         *(["…"] if len(weights) > _MOST else []),
         *_changes(explanation.texts),
-        *([i18n.sections(breaks)] if breaks > 1 else []),
+        *([i18n.text("sections", count=breaks)] if breaks > 1 else []),
         *loras,
         *map(_choice, explanation.lists),
     ]
@@ -181,7 +181,8 @@ def _choice(text: str) -> str:
     """Return the options of a list in a prompt; the seed chooses one of them."""
     options, count = options_of(text)
     option_texts = [short(option.strip(), _QUOTED) or i18n.NOTHING for option in options[:_MOST]]
-    return i18n.one_of(", ".join([*option_texts, *(["…"] if len(options) > _MOST else [])]), count)
+    option_texts += ["…"] if len(options) > _MOST else []
+    return i18n.text("one_of", options=", ".join(option_texts), count=count)
 
 
 def _weighted(words: str, weight: float) -> str:
@@ -202,11 +203,13 @@ def _changes(texts: Sequence[Text]) -> list[str]:
     ]
     runs = [(text.steps[0], text.steps[-1], len(text.steps)) for text in texts]
     if any(last_step - first_step + 1 > count for first_step, last_step, count in runs):
-        return [i18n.in_turn([words or i18n.NOTHING for words in changing_words])]
+        return [
+            i18n.text("in_turn", words=", ".join(words or i18n.NOTHING for words in changing_words))
+        ]
     pairs = zip(runs, changing_words, strict=True)
     return [
-        i18n.in_steps(first_step, last_step, words)
-        for (first_step, last_step, _), words in pairs
+        i18n.text("in_steps", first=first_step, last=last_step if count > 1 else None, words=words)
+        for (first_step, last_step, count), words in pairs
         if words
     ]
 

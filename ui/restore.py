@@ -210,7 +210,7 @@ def _html(picture_settings: Settings, styles: Mapping[str, Style]) -> str:
     words = typed(styles.values(), picture_settings.prompt, picture_settings.negative_prompt)
     html = settings.as_html(picture_settings, words)
     if settings.is_shortened(picture_settings):
-        html += status.warning(i18n.shortened(MAX_CHARACTERS))
+        html += status.warning(i18n.text("shortened", limit=MAX_CHARACTERS))
     return html
 
 

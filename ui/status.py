@@ -20,7 +20,7 @@ _MOST_UNKNOWN, _LONGEST_UNKNOWN = 5, 24  # words, and characters of a word
 
 def progress(done: int, total: int, left_s: float | None) -> str:
     """Return a bar with the number of the step and, if known, the time left."""
-    text = i18n.progress(done, total, left_s)
+    text = i18n.text("progress", done=done, total=total, left_s=left_s or None)
     return (
         f'{RUNNING}><progress value="{done}" max="{total}" aria-label="{text}">'
         f"</progress><span>{text}</span></div>"
@@ -49,16 +49,17 @@ def length(length: Length | None) -> str:
     if length is None or not (length.left_out or length.tokens >= COUNTED_FROM):
         return EMPTY
     if not length.left_out:
-        count = i18n.length(length.tokens, length.limit, length.chunks)
+        count = i18n.text("length", tokens=length.tokens, limit=length.limit, chunks=length.chunks)
         return f'<p class="length">{escape(count)}</p>'
-    left_out = i18n.truncated(short(length.left_out, _QUOTED))
-    message = f"{i18n.too_long(length.limit)}. {left_out}"
+    left_out = i18n.text("truncated", left_out=short(length.left_out, _QUOTED))
+    message = f"{i18n.text('too_many_tokens', limit=length.limit)}. {left_out}"
     return f'<p class="length over" role="status">{escape(message)}</p>'
 
 
 def reading(parts: Sequence[str]) -> str:
     """Return how a prompt is read, if there is anything to say."""
-    return f'<p class="read">{escape(i18n.read_as(list(parts)))}</p>' if parts else EMPTY
+    text = i18n.text("read_as", parts=" · ".join(parts))
+    return f'<p class="read">{escape(text)}</p>' if parts else EMPTY
 
 
 def unknown(words: Sequence[str]) -> str:
@@ -68,7 +69,7 @@ def unknown(words: Sequence[str]) -> str:
     # Not "and 1 more": the word itself takes as much room.
     count = len(words) if len(words) <= _MOST_UNKNOWN + 1 else _MOST_UNKNOWN
     word_list = ", ".join(short(word, _LONGEST_UNKNOWN) for word in words[:count])
-    message = i18n.unknown(word_list, len(words) - count)
+    message = i18n.text("unknown", words=word_list, more=len(words) - count)
     return f'<span hidden data-unknown="{escape(message)}"></span>'
 
 

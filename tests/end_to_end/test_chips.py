@@ -31,7 +31,7 @@ def test_a_chip_opens_and_closes_its_panel(page: Page):
 def test_as_many_pictures_as_chosen(page: Page):
     page.locator("#chip-count").click()
     page.locator("#count").get_by_label("2", exact=True).check()
-    expect(page.locator("#chip-count")).to_have_text(i18n.pictures(2))
+    expect(page.locator("#chip-count")).to_have_text(i18n.text("pictures", count=2))
     ask(page, PROMPT)
     wait_for_pictures(page, 2)
 

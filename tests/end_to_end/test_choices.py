@@ -95,7 +95,7 @@ def test_a_sampler_from_a_link_and_another_from_the_page(page: Page):
     open_advanced(page)
     sampler = page.locator("#scheduler input")
     expect(sampler).to_have_value("Heun")
-    expect(page.locator("#sigma-schedule input")).to_have_value(i18n.automatic(""))
+    expect(page.locator("#sigma-schedule input")).to_have_value(i18n.text("automatic", own=""))
     expect(page.locator("#timesteps")).to_be_hidden()
     sampler.click()
     page.get_by_role("option", name="Euler a", exact=True).click()

@@ -107,7 +107,10 @@ def test_what_a_quick_picture_does_not_use_is_hidden(page: Page):
     open_advanced(page)
     page.locator("#steps input[type=number]").fill("7")
     quality = page.locator("#recipe input")
-    for choice, is_used in ((i18n.quick(4, "Miniature"), False), (i18n.BEST, True)):
+    for choice, is_used in (
+        (i18n.text("quick", steps=4, title="Miniature"), False),
+        (i18n.BEST, True),
+    ):
         quality.click()
         page.get_by_role("option", name=choice, exact=True).click()
         for each in ignored:

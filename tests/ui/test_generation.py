@@ -404,8 +404,8 @@ def test_the_page_shows_steps_and_then_pictures(
     monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
     updates = shown(StandIn(), steps=3)
     strips = [update.get("strip", "") for update in updates]
-    assert i18n.starting() in strips[0]
-    assert i18n.starting() in strips[1]
+    assert i18n.text("starting", attempt=1) in strips[0]
+    assert i18n.text("starting", attempt=1) in strips[1]
     said = "".join(strips)
     assert re.findall(r"<span>Step (\d) of 3", said) == ["1", "2", "3"]
     assert re.search(r"4 pictures in \d+\.\d s", strips[-1])
@@ -571,7 +571,7 @@ def test_queue_position_and_wait_are_shown_and_the_prompt_stays():
         "Number 3 in the queue, about 2 min",
         "Number 2 in the queue, about 12 s",
         "Next in the queue<",
-        i18n.starting(1),
+        i18n.text("starting", attempt=1),
         "Trying again, attempt 2",
     ):
         assert sum(f"<span>{said}" in strip for strip in strips) >= 1, said
@@ -908,9 +908,10 @@ def test_old_pictures_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_model_line():
     model = replace(MODEL, device="TPU v5 lite", num_devices=4)
-    line = i18n.model_line(model, Kind.OTHER)
-    assert line == "org/model · 256 × 256 pixels · on 4 × TPU v5 lite"
-    assert i18n.model_line(replace(model, quantization="int8"), Kind.OTHER) == f"{line}, int8"
+    line = "org/model · 256 × 256 pixels · on 4 × TPU v5 lite"
+    assert page._header(model, Kind.OTHER).endswith(f"<p>{line}</p>")
+    quantized = replace(model, quantization="int8")
+    assert page._header(quantized, Kind.OTHER).endswith(f"<p>{line}, int8</p>")
 
 
 def test_page_needs_no_jax():

@@ -65,9 +65,9 @@ def test_a_link_and_a_picture_choose_the_loras_that_are_there():
     assert "loras=pixel%3A0.8%2Cgone%3A1" in query
     assert found is not None
     assert found[0].loras == "pixel:0.8"
-    assert found[1] == [i18n.missing_loras(["gone"])]
+    assert found[1] == [i18n.text("missing_loras", names=["gone"])]
     fields, notes = form.as_fields(Settings("a cat", loras="gone:1,pixel:0.8"), HERE)
-    assert (fields.loras, notes) == ("pixel:0.8", [i18n.missing_loras(["gone"])])
+    assert (fields.loras, notes) == ("pixel:0.8", [i18n.text("missing_loras", names=["gone"])])
 
 
 def test_a_link_whose_loras_cannot_be_read():

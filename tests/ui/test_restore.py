@@ -307,9 +307,9 @@ def test_long_texts_are_cut_when_they_are_read(upload: Path, field: str):
         assert len(getattr(found, field)) == MAX_CHARACTERS + 1
         fields, notes = form.as_fields(found, MODEL)
         assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
-        assert (i18n.shortened(MAX_CHARACTERS) in notes) == (field != "model")
+        assert (i18n.text("shortened", limit=MAX_CHARACTERS) in notes) == (field != "model")
     updates = restore._of_text(text, STYLES)
     shown = updates["restored"]
     assert updates["settings"] == found
     assert len(shown) < 3 * MAX_CHARACTERS
-    assert (i18n.shortened(MAX_CHARACTERS) in shown) == (field != "model")
+    assert (i18n.text("shortened", limit=MAX_CHARACTERS) in shown) == (field != "model")

@@ -1,4 +1,8 @@
-"""One page with the texts of all languages, from which the browser chooses."""
+"""One page with the texts of all languages, from which the browser chooses.
+
+The page is built once in each language rather than with Gradio's keys: a key stands for one whole
+property, and many properties are HTML, JSON or sentences with several texts and values in them.
+"""
 
 from collections.abc import Mapping, Sequence
 

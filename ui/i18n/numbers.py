@@ -1,22 +1,11 @@
 """Formatting of numbers and other values, shared by all languages."""
 
 from pipeline.facts import Facts
-from serving.messages import plain
 
 
 def duration(seconds: float) -> str:
     """Return a duration roughly, in seconds or minutes, such as "25 s"."""
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-
-
-def comma(number: str) -> str:
-    """Return a number with a decimal comma."""
-    return number.replace(".", ",")
-
-
-def with_comma(value: object) -> str:
-    """Return a value as text; a float has a decimal comma."""
-    return comma(plain(value)) if isinstance(value, float) else str(value)
 
 
 def per_cent(share: float) -> float:

@@ -71,9 +71,14 @@ class Picture:
     def caption(self) -> str:
         """Return the caption, in the visitor's language."""
         if self.unfinished:
-            return i18n.unfinished(self.unfinished.done, self.unfinished.total)
-        seed, variation_seed = self.settings.seed or 0, self.settings.variation_seed
-        return i18n.caption(self.typed.prompt, seed, variation_seed, self.blurred)
+            return i18n.text("unfinished", done=self.unfinished.done, total=self.unfinished.total)
+        return i18n.text(
+            "caption",
+            prompt=self.typed.prompt,
+            seed=self.settings.seed or 0,
+            variation=self.settings.variation_seed,
+            blurred=self.blurred,
+        )
 
     @property
     def drawn_size(self) -> tuple[int | None, int | None]:

@@ -1,11 +1,9 @@
 """Every language has every text, with the same values in it as the other languages."""
 
-import inspect
 import re
-from dataclasses import replace
 from pathlib import Path
 from string import Formatter
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import gradio
@@ -17,90 +15,22 @@ from serving.messages import ENGLISH, Code, Message, untranslated
 from serving.requests import admission
 from tests import models
 from ui import i18n
-from ui.i18n import en
 from ui.model_kind import Kind
 from ui.styles import styles_for
 
-MODEL = replace(
-    models.MODEL,
-    name="MODEL",
-    device="DEVICE",
-    num_devices=6,
-    height=333,
-    width=444,
-    family="FAMILY",
-    safety_checker=True,
-)
+MODEL = models.MODEL
 RANGES = (Code.OUT_OF_RANGE, Code.NOT_WHOLE)
 OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
-# Texts that may be the same in another language, or are no text.
-ALIKE = {"LIVE", "RESTORE_HINT", "prompt", "sampler", "scheduler", "style", "vae"}
-SAMPLES: dict[str, Any] = {
-    "attempt": 12,
-    "blurred": True,
-    "done": 13,
-    "field": "FIELD",
-    "guidance_scale": 8.0,
-    "height": 1111,
-    "high": 5555,
-    "kind": Kind.OTHER,
-    "known": ["ONE", "OTHER"],
-    "left_out": "LEFT OUT",
-    "left_s": 21.0,
-    "length": 6666,
-    "limit": 77,
-    "lines": 15,
-    "missing": ["ONE", "OTHER"],
-    "more": 23,
-    "low": 16,
-    "facts": MODEL,
-    "name": "NAME",
-    "number": 7.5,
-    "chunks": 14,
-    "count": 17,
-    "own": "OWN",
-    "position": 18,
-    "prompt": "A STAR",
-    "seconds": 19.5,
-    "seed": 4711,
-    "steps": 9999,
-    "style": "Anime",
-    "title": "TITLE",
-    "tokens": 7777,
-    "total": 88,
-    "used": 2.5,
-    "variation": 20,
-    "value": 3333,
-    "wait_s": 32.0,
-    "width": 2222,
-    "parts": ["ONE", "OTHER"],
-    "texts": ["ONE", "OTHER"],
-    "first": 21,
-    "last": 22,
-    "words": "WORDS",
-    "options": "{ONE|OTHER}",
+# Texts that may be the same in another language.
+ALIKE = {
+    *("LIVE", "RESTORE_HINT", "prompt", "sampler", "scheduler", "style", "vae"),
+    *("KINDS", "decimal_mark", "finished", "untranslated"),
 }
+NAMES = re.compile(r"\bi18n\.([A-Z]\w+)|\bi18n\.text\(\s*\"(\w+)\"")
 
 
-def names(language: ModuleType) -> dict[str, Any]:
-    """Return the texts of a language module, without modules and imported names."""
-    return {
-        name: word
-        for name, word in vars(language).items()
-        if not name.startswith("_")
-        and not inspect.ismodule(word)
-        and getattr(word, "__module__", language.__name__) == language.__name__
-    }
-
-
-def sentences(language: ModuleType) -> dict[str, str]:
-    found = {}
-    for name, word in names(language).items():
-        if inspect.isfunction(word):
-            found[name] = word(
-                **{each: SAMPLES[each] for each in inspect.signature(word).parameters}
-            )
-    return found
+def adjusted(value: float, used: float) -> str:
+    return i18n.text("adjusted", field="FIELD", value=value, used=used)
 
 
 def wrong(code: Code, value: Any, low: float, high: float) -> str:
@@ -111,38 +41,49 @@ def wrong(code: Code, value: Any, low: float, high: float) -> str:
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_a_language_has_every_text(language: str):
-    own, english = names(i18n.LANGUAGES[language]), names(en)
-    assert own.keys() == english.keys()
-    for name, word in english.items():
-        assert type(own[name]) is type(word), name
-        if inspect.isfunction(word):
-            assert inspect.signature(own[name]) == inspect.signature(word), name
-        elif isinstance(word, dict):
-            assert [*own[name]] == [*word]
-            if name == "SETTINGS":
-                for setting, words in word.items():
-                    assert own[name][setting] != words or setting in ALIKE, setting
-                    assert (own[name][setting].info == words.info) == (not words.info), setting
-        elif name not in ALIKE:
-            assert own[name] != word, name
+def test_a_language_has_texts_of_its_own(language: str):
+    for key, text in i18n.LANGUAGES["en"].items():
+        translation = i18n.LANGUAGES[language][key]
+        assert type(translation) is type(text), key
+        if isinstance(text, dict) and key in ("SETTINGS", "START"):
+            for name, words in text.items():
+                assert translation[name] != words or name in ALIKE, name
+        assert translation != text or key in ALIKE, key
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"GENERATE": None}, "GENERATE"),
+        ({"MORE": "more"}, "MORE"),
+        ({"unfinished": "{done}"}, "unfinished"),
+        ({"pictures": "{count}"}, "pictures"),
+        ({"STYLES": {}}, "STYLES"),
+        ({"STRENGTHS": ["Off"]}, "STRENGTHS"),
+    ],
+)
+def test_a_catalog_that_differs_is_refused(changes: dict[str, Any], wrong: str):
+    texts = i18n.LANGUAGES["de"] | changes
+    texts = {key: text for key, text in texts.items() if text is not None}
+    with pytest.raises(ValueError, match=f"de.json differs from en.json in {wrong}"):
+        i18n.check({"en": i18n.LANGUAGES["en"], "de": texts})
+
+
+def test_the_page_asks_only_for_texts_that_there_are():
+    """Type checkers do not know the names."""
+    files = Path(i18n.__file__).parents[1].rglob("*.py")
+    names = {name for file in files for pair in NAMES.findall(file.read_text()) for name in pair}
+    names -= {"", "LANGUAGES"}
+    assert len(names) > 100
+    assert names <= i18n.LANGUAGES["en"].keys()
+    with pytest.raises(AttributeError, match="NO_SUCH"):
+        _ = i18n.NO_SUCH
 
 
 def test_every_style_has_a_name():
-    assert {style for kind in Kind for style in styles_for(kind)} == en.STYLES.keys()
-    assert all(style == name for style, name in en.STYLES.items())
-
-
-@pytest.mark.parametrize("language", OTHERS)
-def test_a_text_has_the_same_values_in_every_language(language: str):
-    own = sentences(i18n.LANGUAGES[language])
-    for name, english in sentences(en).items():
-        sample = [SAMPLES[each] for each in inspect.signature(getattr(en, name)).parameters]
-        values = [str(each) for each in sample if isinstance(each, str | int)]
-        values += ["MODEL", "DEVICE", "333", "444", "FAMILY", "ONE, OTHER", "21 s", "32 s"]
-        for value in values:
-            assert (value in own[name]) == (value in english), (name, value)
-        assert own[name] != english, name
+    styles = i18n.LANGUAGES["en"]["STYLES"]
+    assert {style for kind in Kind for style in styles_for(kind)} == styles.keys()
+    assert all(style == name for style, name in styles.items())
 
 
 @pytest.mark.parametrize(
@@ -156,11 +97,12 @@ def test_a_text_has_the_same_values_in_every_language(language: str):
 )
 def test_numbers_are_written_as_in_the_language(language: str, finished: str):
     with i18n.speaking(language):
-        assert i18n.finished(17, 19.5) == finished
-        assert i18n.finished(1, None).startswith("1 ")
+        count = i18n.text("pictures", count=17)
+        assert i18n.text("finished", pictures=count, seconds=19.5) == finished
+        assert i18n.text("pictures", count=1).startswith("1 ")
         point = "." if language == "en" else ","
-        assert f"7{point}5" in i18n.adjusted("FIELD", 7.5, 40)
-        assert f"19{point}5" in i18n.adjusted("FIELD", 40, 19.5)
+        assert f"7{point}5" in adjusted(7.5, 40)
+        assert f"19{point}5" in adjusted(40, 19.5)
         assert f"0{point}5" in wrong(Code.OUT_OF_RANGE, -1, 0.5, 1)
         assert f"7{point}5" in wrong(Code.NOT_WHOLE, 7.5, 0, 1)
         assert "7.5" in wrong(Code.NOT_WHOLE, "7.5", 0, 1)  # a text is shown as it was sent
@@ -169,7 +111,7 @@ def test_numbers_are_written_as_in_the_language(language: str, finished: str):
 @pytest.mark.parametrize("language", i18n.LANGUAGES)
 def test_large_whole_numbers_have_all_their_digits(language: str):
     with i18n.speaking(language):
-        most = i18n.adjusted("FIELD", 2**32, 2**32 - 1)
+        most = adjusted(2**32, 2**32 - 1)
         assert " 4294967296 " in most
         assert " 4294967295" in most
         assert "e+" not in most
@@ -179,7 +121,7 @@ def test_large_whole_numbers_have_all_their_digits(language: str):
         assert len(wrong(not_whole, 1e300, 0, 1)) < 150
         for code in RANGES:
             assert re.search(r"\b4294967295\b", wrong(code, 2**32, 0, 2**32 - 1))
-        assert " 20" in i18n.adjusted("FIELD", 50.0, 20.0)
+        assert " 20" in adjusted(50.0, 20.0)
         assert i18n.written(5.0) in ("5.0", "5,0")
 
 
@@ -191,23 +133,14 @@ def test_a_seed_out_of_range_is_quoted_with_all_its_digits(seed: float):
     assert str(refused.value) == f"seed is {seed:.0f}; expected 0 to 4294967295"
 
 
-def params_of(template: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(template) if name}
+def params_of(text: Any) -> set[str]:
+    templates = text.values() if isinstance(text, dict) else [text]
+    return {name for each in templates for _, name, _, _ in Formatter().parse(each) if name}
 
 
 @pytest.mark.parametrize("code", Code)
-def test_all_languages_have_a_text_with_the_same_parameters_for_a_code(code: Code):
-    english = en.MESSAGES[code]
-    assert params_of(english) <= params_of(ENGLISH[code])
-    for language in OTHERS:
-        text = i18n.LANGUAGES[language].MESSAGES[code]
-        assert params_of(text) == params_of(english), language
-        assert text != english or code is Code.UNTRANSLATED, language
-
-
-@pytest.mark.parametrize("language", i18n.LANGUAGES)
-def test_no_language_has_a_text_without_a_code(language: str):
-    assert set(i18n.LANGUAGES[language].MESSAGES) == set(Code)
+def test_every_code_has_a_text_with_its_values(code: Code):
+    assert params_of(i18n.LANGUAGES["en"][code]) <= params_of(ENGLISH[code])
 
 
 @pytest.mark.parametrize(
@@ -266,9 +199,9 @@ def test_the_first_language_asked_for_counts(asked: str, language: str):
     assert i18n.preferred(asked) == language
     visitor: Any = SimpleNamespace(headers={"accept-language": asked})
     token = LocalContext.request.set(visitor)
-    assert language == i18n.LANGUAGE
+    assert language == i18n.language()
     LocalContext.request.reset(token)
-    assert i18n.LANGUAGE == "en"
+    assert i18n.language() == "en"
 
 
 @pytest.mark.parametrize("language", OTHERS)
