@@ -33,9 +33,9 @@ async def _join(client: httpx.AsyncClient, function: int, data: list[Any], sessi
 
 
 async def large_bodies(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
-    """Post 15 MB with an idempotency key, which makes the server keep the answer."""
-    url = f"/gradio_api/queue/join?once={_name()}"
-    return (await client.post(url, json={"data": ["x" * 15_000_000]})).status_code
+    """Post 15 MB to the page's own API."""
+    body = {"data": ["x" * 15_000_000]}
+    return (await client.post("/gradio_api/queue/join", json=body)).status_code
 
 
 async def bracketed_texts(client: httpx.AsyncClient, functions: dict[str, int]) -> int:
@@ -156,7 +156,7 @@ async def followers(client: httpx.AsyncClient, functions: dict[str, int]) -> int
     """Follow a request that is being drawn, and never fetch the updates."""
     request = PICTURE | {"prompt": "a", "num_inference_steps": 16, "id": _name(), "keep": True}
     async with client.stream("POST", "/v1/generate", json=request):
-        return await _join(client, functions["again"], [request["id"], None, None], _name())
+        return await _join(client, functions["again"], [{"request": request["id"]}], _name())
 
 
 async def uploads(client: httpx.AsyncClient, functions: dict[str, int]) -> int:

@@ -170,12 +170,17 @@ def ask_after_a_refusal(page: Page, prompt: str) -> None:
     field.fill(prompt)
     for _ in range(20):
         try:
-            with page.expect_request(lambda request: "/queue/join" in request.url, timeout=3000):
+            with page.expect_request(is_press, timeout=3000):
                 field.press("Enter")
         except NotInTime:
             continue
         return
     raise AssertionError("no press of Enter was taken")
+
+
+def is_press(request: Request) -> bool:
+    """Return whether a request of the page asks for pictures: it brings the id of the press."""
+    return "/run/predict" in request.url and '"press":' in (request.post_data or "")
 
 
 def settle(page: Page) -> None:

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-import math
+import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
 
 import gradio as gr
 from gradio.data_classes import FileData
@@ -24,19 +23,18 @@ from serving.generator import (
     Generator,
     Image,
     Preview,
-    Queued,
     Request,
     RequestError,
-    Started,
     Step,
+    new_id,
 )
+from serving.http import schemas
 from serving.messages import Code, Message
 from serving.requests import inputs
-from serving.requests.eta import TimeLeft
 from serving.requests.inputs import Input
-from ui import form, history, i18n, link, start, status
+from ui import form, history, i18n, start, status
+from ui.following import with_pauses
 from ui.form import Fields, Visitor
-from ui.gradio_compat.context import current_event
 from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
@@ -45,23 +43,13 @@ from ui.start import Start
 from ui.styles import styles_for
 from ui.wiring import Call, Updates
 
-# Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
-BAR_SECONDS = 0.1
+MOST_PRESSES = 10_000  # whose answers are remembered
 
-# Gradio notices a visitor's departure only when it sends: send an empty update after such a pause.
-PAUSE_SECONDS = 5.0
-
-# Events whose request is remembered.
-MOST_EVENTS = 10_000
-
+_ID = re.compile(schemas.ID)
 _BROKEN = Message(Code.BROKEN)
-_NO_STEP = Step(0, 0)
 
 # The components that a request updates.
-UPDATED = (
-    *("strip", "previews", "gallery", "pictures", "panel", "texts"),
-    *("seed", "relay", "generate", "stop"),
-)
+UPDATED = ("strip", "gallery", "pictures", "panel", "texts", "seed", "relay")
 
 log = logging.getLogger(__name__)
 
@@ -78,34 +66,22 @@ class Asked(NamedTuple):
 
 @dataclass
 class Run:
-    """A request as a page follows it, from its submission to its end.
+    """A request as a page knows it.
 
     Attributes:
         id: the request's id.
-        embed: whether the pictures' files have settings inside.
         fields: the values of the page's fields that ask for it, if they are known.
-        began: the `time.monotonic` at which the visitor asked; None to show no duration.
-        entry: the request's entry in the history. It is sent again at the end, because Gradio
-            drops a value that is replaced before the browser has rendered it.
+        began: the `time.monotonic` at which the visitor asked; None to show no duration, as the
+            page has lost sight of the request meanwhile.
+        entry: the request's entry in the history.
         start: the browser's id of the picture that the request starts from, "" for none.
-        images: the finished pictures.
-        previews: the latest previews.
-        step: the latest step.
-        time_left: estimates the time until the end.
-        moved: the `time.monotonic` at which the bar moved last.
     """
 
     id: str
-    embed: bool
     fields: Fields | None = None
     began: float | None = None
     entry: dict[str, Any] = field(default_factory=dict)
     start: str = ""
-    images: list[Image] = field(default_factory=list)
-    previews: Sequence[bytes] = ()
-    step: Step = _NO_STEP
-    time_left: TimeLeft = field(default_factory=TimeLeft)
-    moved: float = -math.inf  # the first step is shown at once
 
     def told(self, **entry: Any) -> dict[str, Any]:
         """Return what the browser is told of the request, with these parts of its entry."""
@@ -115,23 +91,27 @@ class Run:
 
 def draws(
     ask: Callable[["Drawing", Call], Asked | None],
-) -> Callable[["Drawing", Call], AsyncGenerator[Updates]]:
+) -> Callable[["Drawing", Call], Coroutine[Any, Any, Updates]]:
     """Make a handler, which draws what its visitor asks for, of a method that says what that is."""
 
     @wraps(ask)
-    def draw(drawing: "Drawing", call: Call) -> AsyncGenerator[Updates]:
-        return drawing.draw(call, partial(ask, drawing, call))
+    async def draw(drawing: "Drawing", call: Call) -> Updates:
+        return await drawing.draw(call, partial(ask, drawing, call))
 
     return draw
 
 
 class Drawing:
-    """The handlers of the page: they send requests to a generator and yield updates of the page."""
+    """The handlers of the page: they send requests to a generator and return updates of the page.
+
+    The page follows a request by `ui.following`, and asks for what it has come to at its end.
+    """
 
     def __init__(self, generator: Generator, kind: Kind) -> None:
         self._generator = generator
         self._styles = styles_for(kind)
-        self._requests: dict[str, str] = {}  # the id that each event follows, oldest first
+        # The answers to presses by the ids of their requests, oldest first.
+        self._answers: dict[str, asyncio.Task[tuple[Updates, Run | None]]] = {}
 
     @draws
     def for_page(self, call: Call) -> Asked:
@@ -182,34 +162,48 @@ class Drawing:
         unfinished = picture_panel.opened(call).unfinished
         return unfinished and Asked(unfinished.asked, call.told.get("start"))
 
-    async def draw(self, call: Call, ask: Callable[[], Asked | None]) -> AsyncGenerator[Updates]:
-        """Draw what `ask` returns, and yield updates; an error becomes a message in the strip."""
+    async def draw(self, call: Call, ask: Callable[[], Asked | None]) -> Updates:
+        """Send a request for what `ask` returns; an error becomes a message in the strip.
+
+        The browser chooses the request's id. If no answer reaches the browser, it asks again with
+        the same id, and gets the answer to the first time.
+        """
+        press_id = text_of(call.told.get("press"))
+        request_id = press_id if _ID.fullmatch(press_id) else new_id()
+        answer = self._answers.get(request_id)
+        if answer is None:
+            answer = asyncio.create_task(self._answered(call, request_id, ask))
+            self._answers[request_id] = answer
+            if len(self._answers) > MOST_PRESSES:
+                del self._answers[next(iter(self._answers))]
+        updates, _ = await asyncio.shield(answer)
+        return updates
+
+    async def _answered(
+        self, call: Call, request_id: str, ask: Callable[[], Asked | None]
+    ) -> tuple[Updates, Run | None]:
         began, fields = time.monotonic(), None
         try:
             asked = await asyncio.to_thread(ask)
             if asked is None:
-                # If a handler yields nothing, Gradio clears all components that it could update.
-                yield {}
-                return
+                return {}, None
             fields = asked.fields
-            run = await self._submitted(call, asked)
+            run = await self._submitted(call, request_id, asked)
             run.began = began
-            yield _running(
-                status.busy(i18n.text("starting", attempt=1)),
-                gallery=gr.Gallery(selected_index=None),
-                seed=run.fields and run.fields.seed,
-                relay=run.told(),
-            )
-            async with aclosing(self._follow(run)) as all_updates:
-                async for updates in all_updates:
-                    yield updates
+            updates = {
+                "strip": status.busy(i18n.text("starting", attempt=1), request_id),
+                "gallery": gr.Gallery(selected_index=None),
+                "seed": run.fields and run.fields.seed,
+                "relay": run.told(),
+            }
+            return updates, run
         except RequestError as error:
-            yield _refused(error, fields)
+            return _refused(error, fields), None
         except Exception as error:
-            log.error("A request could not be shown", exc_info=error)
-            yield _ended(status.error(i18n.translate(_BROKEN)))
+            log.error("A request could not be sent", exc_info=error)
+            return {"strip": status.error(i18n.translate(_BROKEN))}, None
 
-    async def _submitted(self, call: Call, asked: Asked) -> Run:
+    async def _submitted(self, call: Call, request_id: str, asked: Asked) -> Run:
         """Submit a request.
 
         Raises:
@@ -223,10 +217,10 @@ class Drawing:
             Visitor.behind(call.sender),
             blank=start_picture is not None,
         )
+        request = replace(request, id=request_id)
         if start_picture is not None:
             request = await start_picture.added(request, model)
         await self._generator.submit(request)
-        self._note(request.id)
         numbers = {
             setting.link: value
             for setting in VALUES
@@ -237,62 +231,76 @@ class Drawing:
         fields = fields._replace(**numbers, randomise=False)
         return Run(
             request.id,
-            embeds(call),
             fields,
             entry=history.asked(request.id, fields),
             start="" if start_picture is None else start_picture.id,
         )
 
-    async def chosen(self, call: Call) -> AsyncGenerator[Updates]:
+    async def chosen(self, call: Call) -> Updates:
         """Restore the settings of the entry of the history that was chosen.
 
         If its pictures are still kept, they are shown again.
         """
-        updates, request_id, query = history.restored(call, self._generator.facts, self._styles)
-        yield updates
-        async with aclosing(self._again(call, request_id, query)) as all_updates:
-            async for updates in all_updates:
-                yield updates
+        updates, request_id = history.restored(call, self._generator.facts, self._styles)
+        return {**updates, **(await self._shown(call, request_id, in_sight=False) or {})}
 
-    async def again(self, call: Call) -> AsyncGenerator[Updates]:
-        """Show the request that this page followed before, and follow it again."""
-        yield {}
-        request_id, query = text_of(call.told.get("request")), text_of(call.told.get("query"))
-        async with aclosing(self._again(call, request_id, query)) as all_updates:
-            async for updates in all_updates:
-                yield updates
+    async def again(self, call: Call) -> Updates:
+        """Show the request that this page followed before, and let the page follow it again."""
+        request_id = text_of(call.told.get("request"))
+        return await self._shown(call, request_id, in_sight=False) or {}
 
-    async def _again(self, call: Call, request_id: str, query: str) -> AsyncGenerator[Updates]:
-        if request_id:
-            with suppress(RequestError):  # the request is forgotten: no error for the visitor
-                async with aclosing(self._found(call, request_id, query)) as all_updates:
-                    async for updates in all_updates:
-                        yield updates
-
-    async def resume(self, call: Call) -> AsyncGenerator[Updates]:
-        """Follow the request again that the page followed when the connection broke.
-
-        If there is none, and the visitor was waiting for one, the strip says so. The page may not
-        know of the request whose event broke off. It then still has the id of an older request,
-        which must not be shown in its place.
-        """
-        yield {}
+    async def ended(self, call: Call) -> Updates:
+        """Show what a request has come to that the page followed to its end."""
         data = call.data if isinstance(call.data, dict) else {}
-        is_visitors = data.get("visitors") is not False
-        known_id, query = text_of(call.told.get("request")), text_of(call.told.get("query"))
-        followed_id = self._requests.get(text_of(data.get("event")), "")
-        if not followed_id and not is_visitors:
-            followed_id = known_id
-            if not followed_id:
-                return
+        request_id, in_sight = text_of(data.get("id")), not data.get("broken")
+        updates = await self._shown(call, request_id, in_sight=in_sight)
+        return updates or {"strip": status.note(i18n.LOST)}
+
+    async def _shown(self, call: Call, request_id: str, *, in_sight: bool) -> Updates | None:
+        """Return updates with what a request has come to; None if the request is forgotten."""
         try:
-            # The query is that of the request that the page knows.
-            found = self._found(call, followed_id, query if followed_id == known_id else "")
-            async with aclosing(found) as all_updates:
-                async for updates in all_updates:
-                    yield updates
-        except RequestError:
-            yield _ended(status.note(i18n.LOST))
+            # It may have been stopped because its visitor was away for too long.
+            await self._generator.take_up(request_id)
+            events = await self._so_far(request_id)
+            run = self._run_of(request_id)
+            if not in_sight:
+                run.began = None
+            # A thread, so that a slow disk does not hold up others.
+            return await asyncio.to_thread(self._come_to, run, events, embeds(call))
+        except RequestError as error:
+            return None if error.kind is ErrorKind.UNKNOWN else _refused(error)
+        except Exception as error:
+            log.error("A request could not be shown", exc_info=error)
+            return {"strip": status.error(i18n.translate(_BROKEN))}
+
+    async def _so_far(self, request_id: str) -> list[Event]:
+        """Return the events of a request that can be had without waiting."""
+        events: list[Event] = []
+        async with aclosing(with_pauses(self._generator.events(request_id), 0)) as followed:
+            async for event in followed:
+                if event is None:
+                    break
+                events.append(event)
+        return events
+
+    def _run_of(self, request_id: str) -> Run:
+        answer = self._answers.get(request_id)
+        _, run = answer.result() if answer and answer.done() else ({}, None)
+        return run or Run(request_id)
+
+    def _come_to(self, run: Run, events: Sequence[Event], embed: bool) -> Updates:
+        match events[-1] if events else None:
+            case Done() as done:
+                return self._done(run, events, done, embed)
+            case Error(kind, message):
+                is_calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
+                strip = (status.note if is_calm else status.error)(i18n.translate(message))
+                return {"strip": strip, "relay": run.told(), **self._unfinished(run, events)}
+            case _:
+                return {
+                    "strip": status.busy(i18n.text("starting", attempt=1), run.id),
+                    "relay": run.told(),
+                }
 
     async def stop(self, call: Call) -> None:
         """Stop a request, and tell everybody who follows it."""
@@ -361,89 +369,13 @@ class Drawing:
             unblurred=True,
         )
 
-    def _fields_of(self, query: str) -> Fields | None:
-        """Return the values in the query of an entry in the history; None if it has none."""
-        values = dict(parse_qsl(query.removeprefix("?")))
-        result = link.from_query(values, self._generator.facts, self._styles)
-        if result is None or result[0].randomise:
-            return None
-        try:
-            self._request(result[0], Visitor("", ""), blank=True)
-        except RequestError:  # the browser may have kept anything
-            return None
-        return result[0]
-
-    async def _found(self, call: Call, request_id: str, query: str) -> AsyncGenerator[Updates]:
-        """Yield updates of a request that was sent before.
-
-        Raises:
-            RequestError: if the request is forgotten.
-        """
-        try:
-            # It may have been stopped because its visitor was away for too long.
-            await self._generator.take_up(request_id)
-        except RequestError as error:
-            if error.kind is ErrorKind.UNKNOWN:
-                raise
-            yield _refused(error)
-            return
-        self._note(request_id)
-        run = Run(request_id, embeds(call), self._fields_of(query))
-        told = {"relay": run.told()}  # once is enough
-        async with aclosing(self._follow(run)) as all_updates:
-            async for updates in all_updates:
-                yield {**told, **updates}
-                told = {}
-
-    async def _follow(self, run: Run) -> AsyncGenerator[Updates]:
-        """Yield what the page shows of a request until it has ended."""
-        async with aclosing(_with_pauses(self._generator.events(run.id))) as events:
-            async for event in events:
-                match event:
-                    case None:
-                        yield {}
-                    case Queued(position, wait_s):
-                        yield _running(
-                            status.busy(i18n.text("waiting", position=position, left_s=wait_s))
-                        )
-                    case Started(attempt):
-                        yield _running(status.busy(i18n.text("starting", attempt=attempt)))
-                    case Step(done, total):
-                        run.step = event
-                        left_s = run.time_left.after(done, total)
-                        if time.monotonic() - run.moved >= BAR_SECONDS:
-                            run.moved = time.monotonic()
-                            yield _running(status.progress(done, total, left_s))
-                    case Preview(jpegs):
-                        run.previews = jpegs
-                        yield _running(previews=status.previews(jpegs))
-                    case Image():
-                        run.images.append(event)
-                    case Done():
-                        # A thread, so that a slow disk does not hold up others.
-                        yield await asyncio.to_thread(self._done, run, event)
-                    case Error(kind, message):
-                        is_calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
-                        strip = (status.note if is_calm else status.error)(i18n.translate(message))
-                        unfinished = await asyncio.to_thread(self._unfinished, run)
-                        yield _ended(strip, relay=run.told(), **unfinished)
-
-    def _note(self, request_id: str) -> None:
-        """Remember which request the event follows that is being answered."""
-        event = current_event()
-        if event is None:
-            return
-        self._requests[event] = request_id
-        if len(self._requests) > MOST_EVENTS:
-            del self._requests[next(iter(self._requests))]
-
-    def _done(self, run: Run, done: Done) -> Updates:
-        """Save the finished pictures, and return the last updates."""
+    def _done(self, run: Run, events: Sequence[Event], done: Done, embed: bool) -> Updates:
+        """Save the finished pictures, and return the updates that show them."""
         fields, styles = run.fields, self._styles
         pictures = saved_pictures.save(
-            run.images,
+            [event for event in events if isinstance(event, Image)],
             styles.values() if fields is None else [styles[fields.style]],
-            run.embed,
+            embed,
             form.ALL if fields is None else fields.images,
             run.start,
         )
@@ -453,19 +385,25 @@ class Drawing:
         if done.truncated:
             strip += status.warning(i18n.END_LEFT_OUT)
         drawn = history.drawn(run.id, [picture.path for picture in pictures])
-        return _ended(strip, relay=run.told(**drawn), **self._in_gallery(pictures))
+        return {"strip": strip, "relay": run.told(**drawn), **self._in_gallery(pictures)}
 
     def _in_gallery(self, pictures: list[Picture]) -> dict[str, Any]:
         """Return the updates that show pictures in the gallery, and the panel of an opened one."""
         shown = picture_panel.in_gallery(pictures, self._generator.facts)
         return shown | {"panel": gr.Column(visible=True)}
 
-    def _unfinished(self, run: Run) -> dict[str, Any]:
+    def _unfinished(self, run: Run, events: Sequence[Event]) -> Updates:
         """Return the latest previews for the gallery; without any, it keeps the older pictures."""
-        if not run.previews:
+        previews: Sequence[bytes] = ()
+        done = total = 0
+        for event in events:
+            if isinstance(event, Preview):
+                previews = event.jpegs
+            elif isinstance(event, Step):
+                done, total = event.done, event.total
+        if not previews:
             return {}
-        done, total = run.step.done, run.step.total
-        paths = saved_pictures.save_previews(run.previews)
+        paths = saved_pictures.save_previews(previews)
         if run.fields is None:  # they cannot be finished
             caption = i18n.text("unfinished", done=done, total=total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
@@ -501,27 +439,6 @@ def embeds(call: Call) -> bool:
     return not call.told.get("bare")
 
 
-async def _with_pauses(events: AsyncGenerator[Event]) -> AsyncGenerator[Event | None]:
-    """Yield the events, and None after every `PAUSE_SECONDS` without one."""
-    following = asyncio.ensure_future(anext(events))
-    try:
-        while True:
-            await asyncio.wait([following], timeout=PAUSE_SECONDS)
-            if not following.done():
-                yield None
-                continue
-            try:
-                event = following.result()
-            except StopAsyncIteration:
-                return
-            yield event
-            following = asyncio.ensure_future(anext(events))
-    finally:
-        following.cancel()
-        await asyncio.wait([following])
-        await events.aclose()
-
-
 def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
     """Return the fields without the settings of a picture that is not there."""
     if start_picture is None:
@@ -531,20 +448,8 @@ def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
     return fields._replace(strength=strength, padding=padding)
 
 
-def _running(strip: str | None = None, **updates: Any) -> Updates:
-    """Return the updates of a request under way, with Stop in the place of Generate."""
-    # A button that appears while events stream in must be given its label again.
-    buttons = {"generate": gr.Button(visible=False), "stop": gr.Button(i18n.STOP, visible=True)}
-    return ({} if strip is None else {"strip": strip}) | buttons | updates
-
-
-def _ended(strip: str, **updates: Any) -> Updates:
-    """Return the last updates of a request; `ui.page` shows Generate again a moment later."""
-    return {"strip": strip, "previews": status.EMPTY, **updates}
-
-
 def _refused(error: RequestError, fields: Fields | None = None) -> Updates:
     """Return the updates with the message of a refusal, which names the field that is wrong."""
     in_prompt = error.field == "loras" and fields and form.has_tags(fields.prompt)
     element = form.element_of("prompt" if in_prompt else error.field)
-    return _ended(status.error(i18n.translate(error.message), element))
+    return {"strip": status.error(i18n.translate(error.message), element)}

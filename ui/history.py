@@ -68,18 +68,18 @@ def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
     return {"id": request_id, "drawn": [f"{file.parent.name}/{file.name}" for file in files]}
 
 
-def restored(call: Call, facts: Facts, styles: Mapping[str, Style]) -> tuple[Updates, str, str]:
-    """Return updates with the settings of a chosen entry, and the entry's request and query."""
+def restored(call: Call, facts: Facts, styles: Mapping[str, Style]) -> tuple[Updates, str]:
+    """Return updates with the settings of a chosen entry, and the id of its request."""
     query, request_id = _chosen(call.data)
     result = link.from_query(dict(parse_qsl(query)), facts, styles)
     if result is None:
-        return {}, "", ""
+        return {}, ""
     values, notes = result
     updates = values.shown() | {"gallery": gr.Gallery(selected_index=None)}
     # While a request is drawn the strip keeps showing its progress.
     if not str(call.values["strip"]).startswith(status.RUNNING):
         updates["strip"] = status.taken_over(notes)
-    return updates, request_id, query
+    return updates, request_id
 
 
 def _chosen(data: object) -> tuple[str, str]:

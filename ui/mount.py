@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from serving.generator import Generator
 from serving.http.auth import ApiKeys
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, live, looks, sample_pictures, start, theme
+from ui import following, i18n, live, looks, sample_pictures, start, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -60,6 +60,7 @@ def mount(
     uploads.connect(app)
     component.connect(app)
     downloads.connect(app)
+    following.connect(app, generator)
     live.connect(app, generator)
     start.connect(app)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):

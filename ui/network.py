@@ -1,6 +1,7 @@
-"""The note that the connection is lost, and the resuming of the page's request afterwards.
+"""The strip, which shows the progress of the request that the page follows, and what follows it.
 
-The browser's part of this is in `network.js`.
+The browser's part is in `network.js`: it follows the request that the strip names, and follows it
+again when the connection was lost. A note says that it is lost meanwhile.
 """
 
 from html import escape
@@ -8,19 +9,20 @@ from pathlib import Path
 
 import gradio as gr
 
-from ui import i18n
+from ui import i18n, status
 from ui.wiring import Wiring
 
 SCRIPT = Path(__file__).parent / "gradio_compat" / "network.js"
 
 
 def layout(wiring: Wiring) -> None:
-    """Lay out the place of the note. It belongs beside the strip, whose place it takes."""
-    note = gr.HTML(
+    """Lay out the strip, and the place of the note beside it, which takes its place."""
+    script = SCRIPT.read_text(encoding="utf-8")
+    strip = gr.HTML(status.EMPTY, js_on_load=script, elem_id="status", padding=False)
+    wiring.add("strip", strip)
+    gr.HTML(
         f'<p class="note" role="status" data-away="{escape(i18n.AWAY)}"></p>',
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
         apply_default_css=False,
         elem_id="network",
         padding=False,
     )
-    wiring.add("network", note)

@@ -26,7 +26,6 @@ from ui import (
     relay,
     restore,
     sample_pictures,
-    status,
     waiting,
 )
 from ui.examples import hint_for
@@ -53,14 +52,6 @@ _LICENCES = {
 _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-base-1.0")
 # All other fields are for experts.
 _ADVANCED = ("recipe", "negative_prompt", "model", "prompt_syntax", "guidance_scale", "steps")
-
-# Runs when the events of a request end. If they broke off, the strip still shows the request as
-# running: it is resumed, and Stop stays in place of Generate.
-_GENERATE_AGAIN = f"""({{ strip }}) => {{
-  const isRunning = strip.startsWith('{status.RUNNING}');
-  const show = (visible) => ({{ __type__: "update", visible }});
-  return {{ generate: show(!isRunning), stop: show(isRunning) }};
-}}"""
 
 # Removes a refusal that names a field from the strip.
 _DROP_REFUSAL = "({ strip }) => (strip.includes('data-field=') ? { strip: '' } : {})"
@@ -115,8 +106,7 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 large: dict[str, Any] = {"size": "lg"}
                 generate = gr.Button(i18n.GENERATE, variant="primary", elem_id="generate", **large)
                 wiring.add("generate", generate)
-                wiring.add("stop", gr.Button(i18n.STOP, visible=False, elem_id="stop", **large))
-                wiring.add("strip", gr.HTML(status.EMPTY, elem_id="status", padding=False))
+                wiring.add("stop", gr.Button(i18n.STOP, elem_id="stop", **large))
                 network.layout(wiring)
                 waiting.layout(wiring)
             with gr.Column(elem_id="more"):
@@ -126,7 +116,7 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 _advanced(wiring)
         with gr.Column(elem_id="pictures"):
             with gr.Column(elem_id="stage"):
-                wiring.add("previews", gr.HTML(status.EMPTY, elem_id="previews", padding=False))
+                gr.HTML(elem_id="previews", padding=False)  # `network.js` fills it
                 gallery = gr.Gallery(
                     label=i18n.GALLERY,
                     show_label=False,
@@ -187,14 +177,10 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
         handler: Callable[[Call], Any],
         reads: Sequence[str] = (),
         tells: Sequence[str] = (),
-        updates: Sequence[str] = UPDATED,
         **options: Any,
     ) -> None:
-        """Draw at these events, and show Generate again at the end."""
-        options |= {"reads": reads, "tells": tells, "updates": updates}
-        event = wiring.on(triggers, handler, queue=True, **options)
-        # Gradio ignores a press of Generate until the previous run has ended: show it only then.
-        wiring.on(event, reads=["strip"], updates=["generate", "stop"], js=_GENERATE_AGAIN)
+        tells = ["press", *tells]
+        wiring.on(triggers, handler, reads=reads, tells=tells, updates=UPDATED, **options)
 
     draws(_SENDS, drawing.for_page, fields, ["start"])
     reading.connect(wiring, generator, styles)
@@ -209,14 +195,16 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     draws("larger.click", drawing.larger, ["pictures"], ["key"])
     draws("finish.click", drawing.finish, ["pictures"], ["key", "began"])
     link.connect(wiring, generator, styles)
-    # "multiple", because another may follow before the last has ended.
+    # Another may follow before the last has ended.
     several: dict[str, Any] = {"trigger_mode": "multiple"}
     all_names = [*fields, *UPDATED]
-    draws("history.select", drawing.chosen, [RELAY, "strip"], updates=all_names, **several)
+    wiring.on(
+        "history.select", drawing.chosen, reads=["strip"], tells=(), updates=all_names, **several
+    )
     form.connect(wiring, generator)
     chips.connect(wiring, generator)
-    draws("relay.request_kept", drawing.again, tells=["query"])
-    draws("network.select", drawing.resume, tells=["query"], **several)
+    wiring.on("relay.request_kept", drawing.again, tells=(), updates=UPDATED)
+    wiring.on("strip.select", drawing.ended, tells=(), updates=UPDATED, **several)
     draws("waiting.select", drawing.waited, fields, ["start"], **several)
     wiring.on("stop.click", drawing.stop, reads=[RELAY])
 

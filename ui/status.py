@@ -27,10 +27,14 @@ def progress(done: int, total: int, left_s: float | None) -> str:
     )
 
 
-def busy(text: str) -> str:
-    """Return a bar for work whose progress is not known yet."""
+def busy(text: str, request_id: str = "") -> str:
+    """Return a bar for work whose progress is not known yet.
+
+    The page begins to follow the request that the bar names.
+    """
+    request = f' data-request="{escape(request_id)}"' if request_id else ""
     return (
-        f'{RUNNING} role="status"><progress aria-label="{escape(text)}"></progress>'
+        f'{RUNNING}{request} role="status"><progress aria-label="{escape(text)}"></progress>'
         f"<span>{escape(text)}</span></div>"
     )
 

@@ -1,14 +1,13 @@
 """The page's components and events by their names.
 
 An event names the components that it reads and those that it may update. Its function gets a `Call`
-and returns, or yields, new values by the same names; a component without one stays as it is.
+and returns new values by the same names; a component without one stays as it is.
 """
 
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -20,8 +19,7 @@ from ui.relay import RELAY, tell
 T = TypeVar("T")
 Updates: TypeAlias = Mapping[str, Any]
 
-# Programs can call none of the events, and the strip above the pictures shows the progress of those
-# that wait in Gradio's queue.
+# Programs can call none of the events, and none waits in Gradio's queue.
 _OPTIONS: dict[str, Any] = {
     "show_progress": "hidden",
     "api_visibility": "private",
@@ -77,7 +75,7 @@ class Wiring:
         *,
         reads: Sequence[str] = (),
         updates: Sequence[str] = (),
-        tells: Sequence[str] = (),
+        tells: Sequence[str] | None = None,
         js: str = "",
         **options: Any,
     ) -> Any:
@@ -86,24 +84,24 @@ class Wiring:
         Args:
             triggers: events, such as "prompt.submit generate.click", or an event that this method
                 returned, whose end is waited for.
-            function: a function, a coroutine function or, with `queue`, a function that returns an
-                asynchronous generator; None if the browser alone handles the events.
+            function: a function or a coroutine function; None if the browser alone handles the
+                events.
             reads: names of the components whose values the function gets.
             updates: names of the components that it may update.
-            tells: what the browser is asked for, as `static/relay.js` names it.
+            tells: what the browser is asked for, as `static/relay.js` names it, besides what it
+                tells always; None to have the relay's value as Gradio knows it, a moment late.
             js: a function of the browser, of an object with the values. It returns new values of
                 the components that the browser alone updates, or that the function reads.
-            options: those of Gradio's events. Events that take time need `queue=True`.
+            options: those of Gradio's events.
         """
-        if tells:
+        if tells is not None:
             reads, js = (RELAY, *reads), tell(tells)
-        options = _OPTIONS | options
         return self._trigger(triggers)(
-            function and self._adapted(function, reads, is_stream=options["queue"]),
+            function and self._adapted(function, reads, updates),
             [self[name] for name in reads],
             [self[name] for name in updates],
             js=js and _script(js, reads, None if function else updates),
-            **options,
+            **_OPTIONS | options,
         )
 
     def _trigger(self, triggers: Any) -> Callable[..., Any]:
@@ -115,29 +113,18 @@ class Wiring:
         return partial(gr.on, events) if len(events) > 1 else events[0]
 
     def _adapted(
-        self, function: Callable[[Call], Any], reads: Sequence[str], *, is_stream: bool
+        self, function: Callable[[Call], Any], reads: Sequence[str], updates: Sequence[str]
     ) -> Callable[..., Any]:
         """Return the function as Gradio calls it, with values in their order."""
 
-        def call_of(sender: gr.Request, event: gr.EventData, values: Sequence[Any]) -> Call:
-            return Call(sender, dict(zip(reads, values, strict=True)), event._data)
-
         async def answer(sender: gr.Request, event: gr.EventData, *values: Any) -> Any:
-            call = call_of(sender, event, values)
+            call = Call(sender, dict(zip(reads, values, strict=True)), event._data)
             is_async = inspect.iscoroutinefunction(function)
-            answer = function(call) if is_async else asyncio.to_thread(function, call)
-            return self._by_component(await answer)
+            values = await (function(call) if is_async else asyncio.to_thread(function, call))
+            return self._by_component(values) if updates else None
 
-        async def stream(
-            sender: gr.Request, event: gr.EventData, *values: Any
-        ) -> AsyncGenerator[Any]:
-            async with aclosing(function(call_of(sender, event, values))) as all_updates:
-                async for updates in all_updates:
-                    yield self._by_component(updates)
-
-        adapted = stream if is_stream else answer
-        adapted.__name__ = function.__name__
-        return adapted
+        answer.__name__ = function.__name__
+        return answer
 
     def _by_component(self, updates: Updates | None) -> Any:
         if not updates:

@@ -508,7 +508,7 @@ def test_enter_sends_nothing_before_the_drawing_ends(slow_page: Page):
 
 NOTE_STOP_GONE = """() => {
   window.stopGone = false;
-  const look = () => { stopGone ||= !document.querySelector("#stop"); };
+  const look = () => { stopGone ||= !document.querySelector("#stop").checkVisibility(); };
   new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
 }"""
 

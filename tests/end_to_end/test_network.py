@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +17,15 @@ from playwright.sync_api import Browser, Page, Route, expect
 from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
 from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, Visitor, ask, opening, settle, wait_for_pictures
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    Visitor,
+    ask,
+    is_press,
+    opening,
+    settle,
+    wait_for_pictures,
+)
 from tests.browsing import wait_until as wait_until_seen
 from tests.gated import Gate
 from tests.web import start, wait_until
@@ -131,6 +139,19 @@ def kept_away(page: Page) -> Iterator[None]:
     page.unroute("**/app_id")
 
 
+def on_press(page: Page, handle: Callable[[Route], None]) -> None:
+    """Handle the next request for pictures."""
+    pending = [handle]
+
+    def choose(route: Route) -> None:
+        if pending and is_press(route.request):
+            pending.pop()(route)
+        else:
+            route.continue_()
+
+    page.route("**/run/predict*", choose)
+
+
 def draw(page: Page) -> None:
     """Submit a prompt, wait until its first step is done, and type another prompt."""
     ask(page, PROMPT)
@@ -221,10 +242,6 @@ def test_a_press_during_an_outage_takes_effect_afterwards(slow_page: Page, slow_
     wait_for_pictures(page)
 
 
-# Gradio's server sends it to a page whose session it has just forgotten.
-FORGOTTEN = 'data: {"msg": "unexpected_error", "message": "", "success": false}\n\n'
-
-
 @pytest.mark.slow
 def test_a_press_whose_events_break_off_at_once_is_followed(slow_page: Page):
     """The page knows an older request, and has not heard of that of the press."""
@@ -234,8 +251,8 @@ def test_a_press_whose_events_break_off_at_once_is_followed(slow_page: Page):
     expect_ready(page, str(Message(Code.CANCELLED)))
     set_steps(page, 2)
     page.route(
-        "**/queue/data*",
-        lambda route: route.fulfill(body=FORGOTTEN, content_type="text/event-stream"),
+        "**/following/*",
+        lambda route: route.fulfill(body="", content_type="text/event-stream"),
         times=1,
     )
     page.locator("#generate").click()
@@ -258,7 +275,7 @@ def test_silence_counts_as_a_lost_connection(visitor: Visitor, instance: Instanc
 @pytest.mark.slow
 def test_a_gateway_without_a_server_counts_as_a_lost_connection(slow_page: Page):
     page = slow_page
-    page.route("**/queue/join*", lambda route: route.fulfill(status=502), times=1)
+    on_press(page, lambda route: route.fulfill(status=502))
     with kept_away(page):
         ask(page, PROMPT)
         expect_away(page)
@@ -272,7 +289,7 @@ def test_a_request_whose_answer_was_lost_is_not_drawn_twice(page: Page, line: Li
         route.abort("connectionreset")
 
     before = drawn(line)
-    page.route("**/queue/join*", cut, times=1)
+    on_press(page, cut)
     with kept_away(page):
         ask(page, PROMPT)
         expect_away(page)
@@ -286,43 +303,6 @@ def idle(line: Line) -> bool:
     """Return whether the server has nothing to draw."""
     load = httpx.get(f"http://127.0.0.1:{line.port}/readyz").json()
     return load["waiting"] == load["running"] == 0
-
-
-# Delays the end of the first event stream until the page has submitted another call.
-LATE_END = """
-const send = window.fetch;
-const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
-let joined = 0;
-window.fetch = async (...call) => {
-  const address = String(call[0].url ?? call[0]);
-  const answer = await send(...call);
-  if (address.includes("/queue/join")) joined++;
-  if (!address.includes("/queue/data") || joined > 1) return answer;
-  const decoder = new TextDecoder();
-  const late = new TransformStream({
-    async transform(bytes, stream) {
-      if (decoder.decode(bytes, { stream: true }).includes("close_stream")) {
-        while (joined < 2) await pause(50);
-        await pause(500);
-      }
-      stream.enqueue(bytes);
-    },
-  });
-  return new Response(answer.body.pipeThrough(late), answer);
-};
-"""
-
-
-@pytest.mark.slow
-def test_a_request_sent_as_a_stream_ends_is_followed(page: Page):
-    ask(page, PROMPT)
-    wait_for_pictures(page)
-    page.add_init_script(LATE_END)
-    with page.expect_response(lambda answer: "/queue/data" in answer.url):
-        page.reload()  # the page asks for the pictures that it had
-    ask(page, PROMPT)
-    expect(page.locator("#history li")).to_have_count(2, timeout=DRAWN_WITHIN_MS)
-    wait_for_pictures(page)
 
 
 def cut_once(page: Page, address: str | re.Pattern[str]) -> None:

@@ -34,4 +34,3 @@ def test_a_changed_figure_is_mended(tmp_path: Path):
     page.write_text(re.sub(r"\| miniature \| [\d.]+ s", "| miniature | 0.1 s", text))
     assert page.read_text() != text
     assert "| 0.1 s" not in figures.fill(page)
-

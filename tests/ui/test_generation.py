@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
@@ -148,7 +148,6 @@ class StandIn:
             for event in self._first:
                 yield event
             for step in range(request.steps):
-                await asyncio.sleep(0)
                 yield Step(step + 1, request.steps)
                 if request.previews and step == 0:
                     yield Preview((b"look 0", b"look 1"))
@@ -193,20 +192,25 @@ def call_with(data: Any = None, told: dict[str, Any] | None = None, **values: An
     return Call(SENDER, {"relay": told or {}, **values}, data)
 
 
-def all_of(updates: AsyncGenerator[Updates]) -> list[Updates]:
-    """Return all updates of a handler."""
+def all_of(drawing: Drawing, answer: Coroutine[Any, Any, Updates]) -> list[Updates]:
+    """Return the answer to a press, and what the page gets when the request has ended."""
+    first = asyncio.run(answer)
+    if "data-request" not in first.get("strip", ""):
+        return [first]
+    return [first, asyncio.run(drawing.ended(call_with({"id": first["relay"]["request"]})))]
 
-    async def collect() -> list[Updates]:
-        return [update async for update in updates]
 
-    return asyncio.run(collect())
+def pressed(drawing: Drawing, told: dict[str, Any] | None = None, **changes: Any) -> Updates:
+    """Return what the page gets at a press of Generate."""
+    values: dict[str, Any] = {**OTHERS, "randomise": False} | VALUES | changes
+    return asyncio.run(drawing.for_page(call_with(told=told, **Fields(**values).shown())))
 
 
 def shown(stand_in: StandIn, *, randomise: bool = False, **changes: Any) -> list[Updates]:
-    """Return all updates that the page receives during one request."""
+    """Return all updates that the page receives of one request."""
     values: dict[str, Any] = {**OTHERS, "randomise": randomise} | VALUES | changes
-    call = call_with(**Fields(**values).shown())
-    return all_of(Drawing(stand_in, Kind.MINIATURE).for_page(call))
+    drawing = Drawing(stand_in, Kind.MINIATURE)
+    return all_of(drawing, drawing.for_page(call_with(**Fields(**values).shown())))
 
 
 # --- from fields to a request ---
@@ -390,25 +394,19 @@ def test_each_picture_of_several_has_its_own_caption():
                 yield Image(i, b"png", 7 + i, settings)
             yield Done()
 
-    (*_, ended) = shown(Several(), prompt="a red star\na moon", several=True)
-    assert [caption for _, caption in ended["gallery"]] == ["Seed 7: a red star", "Seed 8: a moon"]
-    assert Path(ended["gallery"][1][0]).name == "a-moon-8.png"
+    (*_, last) = shown(Several(), prompt="a red star\na moon", several=True)
+    assert [caption for _, caption in last["gallery"]] == ["Seed 7: a red star", "Seed 8: a moon"]
+    assert Path(last["gallery"][1][0]).name == "a-moon-8.png"
 
 
 # --- updates of the page ---
 
 
-def test_the_page_shows_steps_and_then_pictures(
-    served_folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
+def test_the_page_shows_that_it_begins_and_then_pictures(served_folder: Path):
     updates = shown(StandIn(), steps=3)
-    strips = [update.get("strip", "") for update in updates]
-    assert i18n.text("starting", attempt=1) in strips[0]
-    assert i18n.text("starting", attempt=1) in strips[1]
-    said = "".join(strips)
-    assert re.findall(r"<span>Step (\d) of 3", said) == ["1", "2", "3"]
-    assert re.search(r"4 pictures in \d+\.\d s", strips[-1])
+    assert f'data-request="{updates[0]["relay"]["request"]}"' in updates[0]["strip"]
+    assert i18n.text("starting", attempt=1) in updates[0]["strip"]
+    assert re.search(r"4 pictures in \d+\.\d s", updates[-1]["strip"])
     assert updates[0]["seed"] == 7  # the seed used is written back
 
     gallery = updates[-1]["gallery"]
@@ -430,19 +428,8 @@ def test_the_history_gets_a_request_again_at_its_end(error: Error | None):
     assert ("drawn" in last_entry) == (error is None)
 
 
-def test_the_pictures_so_far_lie_over_the_gallery_until_they_are_drawn():
-    updates = shown(StandIn(), steps=2)
-    said = [update["previews"] for update in updates if "previews" in update]
-    previews, cleared = said
-    assert re.findall('base64,([^"]+)', previews) == ["bG9vayAw", "bG9vayAx"]
-    assert f'aria-label="{i18n.PREVIEWS}"' in previews
-    assert cleared == status.EMPTY
-    assert updates[-1]["previews"] == status.EMPTY
-
-
 def test_previews_stay_in_the_gallery_after_a_stop():
     update = shown(StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))), steps=3)[-1]
-    assert update["previews"] == status.EMPTY
     assert [Path(path).read_bytes() for path, _ in update["gallery"]] == [b"look 0", b"look 1"]
     assert {caption for _, caption in update["gallery"]} == {"Unfinished: step 3 of 3"}
     pictures = update["pictures"]
@@ -458,7 +445,8 @@ def test_a_stopped_request_is_finished_with_its_own_settings():
 
     pictures = update["pictures"]
     call = call_with(told={"key": pictures[1].key}, pictures=pictures)
-    last = all_of(Drawing(stand_in, Kind.MINIATURE).finish(call))[-1]
+    drawing = Drawing(stand_in, Kind.MINIATURE)
+    last = all_of(drawing, drawing.finish(call))[-1]
     (asked,) = stand_in.asked
     assert asked.prompt == "a glossy picture of a red star on a black background"
     assert (asked.negative_prompt, asked.guidance_scale) == ("dull", 4.5)
@@ -470,12 +458,11 @@ def test_a_stopped_request_is_finished_with_its_own_settings():
 @pytest.mark.parametrize("known", [True, False])
 def test_a_stopped_request_can_be_finished_after_a_reload(known: bool):
     stand_in = StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED)))
-    first = shown(stand_in, style="Night", steps=3)[0]
-
-    told = first["relay"]
-    query = told["entry"]["link"] if known else "?prompt=&steps=x"
-    call = call_with(told={"request": told["request"], "query": query})
-    last = all_of(Drawing(stand_in, Kind.MINIATURE).again(call))[-1]
+    drawing = Drawing(stand_in, Kind.MINIATURE)
+    told = pressed(drawing, style="Night", steps=3)["relay"]
+    if not known:  # the request was sent by another client
+        drawing = Drawing(stand_in, Kind.MINIATURE)
+    last = asyncio.run(drawing.again(call_with(told={"request": told["request"]})))
     assert {caption for _, caption in last["gallery"]} == {"Unfinished: step 3 of 3"}
     unfinished = [each.unfinished for each in last["pictures"]]
     assert [each.asked.style for each in unfinished] == (["Night", "Night"] if known else [])
@@ -485,14 +472,14 @@ def test_a_stopped_request_can_be_finished_after_a_reload(known: bool):
 def test_pictures_have_the_words_that_were_typed(style: str):
     # With "Glossy" the model reads the same as for "a red star" with "Night".
     prompt = "a red star on a black background"
-    stand_in = StandIn()
-    updates = shown(stand_in, prompt=prompt, style=style)
-    assert [each.typed for each in updates[-1]["pictures"]] == [Typed(prompt, "", style)] * 4
-    assert updates[-1]["gallery"][0][1] == f"Seed 7: {prompt}"
-    told = updates[0]["relay"]
-    call = call_with(told={"request": told["request"], "query": told["entry"]["link"]})
-    last = all_of(Drawing(stand_in, Kind.MINIATURE).again(call))[-1]
-    assert last["pictures"][0].typed == Typed(prompt, "", style)
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    told = pressed(drawing, prompt=prompt, style=style)["relay"]
+    followed = call_with({"id": told["request"]})
+    reloaded = call_with(told={"request": told["request"]})
+    for answer in (drawing.ended(followed), drawing.again(reloaded)):
+        last = asyncio.run(answer)
+        assert [each.typed for each in last["pictures"]] == [Typed(prompt, "", style)] * 4
+        assert last["gallery"][0][1] == f"Seed 7: {prompt}"
 
 
 def test_a_stop_before_the_first_preview_leaves_the_older_pictures(
@@ -563,83 +550,104 @@ def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
     assert update["strip"] == status.error(BROKEN)
 
 
-def test_queue_position_and_wait_are_shown_and_the_prompt_stays():
-    waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
-    updates = shown(StandIn(first=waits), steps=1)
-    strips = [update.get("strip", "") for update in updates]
-    for said in (
-        "Number 3 in the queue, about 2 min",
-        "Number 2 in the queue, about 12 s",
-        "Next in the queue<",
-        i18n.text("starting", attempt=1),
-        "Trying again, attempt 2",
-    ):
-        assert sum(f"<span>{said}" in strip for strip in strips) >= 1, said
-    for update in updates[:-1]:
-        assert (update["generate"].visible, update["stop"].visible) == (False, True)
-    said = [strip for strip in strips if strip]
-    assert all(strip.startswith(status.RUNNING) for strip in said[:-1])
-    assert not said[-1].startswith(status.RUNNING)
-
-
 def test_a_page_loaded_anew_finds_its_request_again():
-    stand_in = StandIn()
-    request_id = shown(stand_in)[0]["relay"]["request"]
-    drawn = Drawing(stand_in, Kind.MINIATURE)
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    request_id = pressed(drawing)["relay"]["request"]
 
-    def again(request_id: Any) -> list[Updates]:
-        return all_of(drawn.again(call_with(told={"request": request_id})))
+    def again(request_id: Any) -> Updates:
+        return asyncio.run(drawing.again(call_with(told={"request": request_id})))
 
     updates = again(request_id)
-    assert updates[-1]["strip"] == status.note("4 pictures")
-    assert updates[-1]["gallery"][0][1] == "Seed 7: a red star"
+    assert updates["strip"] == status.note("4 pictures")
+    assert updates["gallery"][0][1] == "Seed 7: a red star"
+    assert updates["relay"]["request"] == request_id
     anything: list[Any] = [None, "forgotten", ["a"], {"a": 1}, 7]
     for nothing_to_find in anything:
-        assert again(nothing_to_find) == [{}]
+        assert again(nothing_to_find) == {}
 
 
-def test_a_lost_connection_is_not_reported_without_a_request():
-    drawn = Drawing(StandIn(), Kind.MINIATURE)
-    assert all_of(drawn.resume(call_with({"visitors": False}))) == [{}]
+def test_a_page_loaded_anew_follows_a_request_under_way(monkeypatch: pytest.MonkeyPatch):
+    async def waiting(*_: object) -> AsyncGenerator[Event]:
+        yield Queued(1, None)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(StandIn, "events", waiting)
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    updates = asyncio.run(drawing.again(call_with(told={"request": "an id"})))
+    strip = status.busy(i18n.text("starting", attempt=1), "an id")
+    assert updates == {"strip": strip, "relay": {"request": "an id"}}
 
 
-@pytest.mark.parametrize("nothing_to_find", [None, "forgotten"])
-def test_a_request_lost_with_the_connection_is_reported(nothing_to_find: str | None):
-    drawn = Drawing(StandIn(), Kind.MINIATURE)
-    broken = call_with({"visitors": True}, {"request": nothing_to_find})
-    first, last = all_of(drawn.resume(broken))
-    assert first == {}
-    assert last["strip"] == status.note(i18n.LOST)
+def test_the_time_is_told_of_a_request_that_was_in_sight():
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    request_id = pressed(drawing)["relay"]["request"]
+
+    def ended(**data: Any) -> str:
+        call = call_with({"id": request_id, **data})
+        return asyncio.run(drawing.ended(call))["strip"]
+
+    assert "4 pictures in" in ended()
+    assert ended(broken=True) == status.note("4 pictures")
+    assert ended() == status.note("4 pictures")
 
 
-@pytest.mark.parametrize(
-    ("event", "said"), [("newest", "4 pictures"), ("older", "4 pictures"), ("?", i18n.LOST)]
-)
-def test_the_request_of_the_event_that_broke_off_is_followed(
-    monkeypatch: pytest.MonkeyPatch, event: str, said: str
-):
-    """The page has not heard of the newest request, because its event broke off before."""
+@pytest.mark.parametrize("request_id", [None, "forgotten", {"a": 1}])
+def test_a_request_lost_with_the_connection_is_reported(request_id: Any):
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    updates = asyncio.run(drawing.ended(call_with({"id": request_id})))
+    assert updates == {"strip": status.note(i18n.LOST)}
+
+
+PRESS = "1-22-333-4444-55555"
+
+
+def test_a_press_that_is_sent_again_is_drawn_once():
     stand_in = StandIn()
-    drawn = Drawing(stand_in, Kind.MINIATURE)
-    ids: dict[str, str] = {}
-    for name in ("older", "newest"):
-        monkeypatch.setattr("ui.generation.current_event", lambda name=name: name)
-        updates = all_of(drawn.for_page(call_with(**Fields(**VALUES).shown())))
-        ids[name] = updates[0]["relay"]["request"]
-    broken = call_with({"visitors": True, "event": event}, {"request": ids["older"]})
-    updates = all_of(drawn.resume(broken))
-    assert updates[-1]["strip"] == status.note(said)
-    if event in ids:
-        assert updates[-1]["relay"]["request"] == ids[event]
+    drawing = Drawing(stand_in, Kind.MINIATURE)
+    call = call_with(told={"press": PRESS}, **Fields(**VALUES, **OTHERS).shown())
+
+    async def press_twice() -> list[Updates]:
+        return list(await asyncio.gather(drawing.for_page(call), drawing.for_page(call)))
+
+    first, second = asyncio.run(press_twice())
+    assert first is second
+    assert first["relay"]["request"] == PRESS
+    assert [request.id for request in stand_in.asked] == [PRESS]
 
 
-def test_few_events_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ui.generation.MOST_EVENTS", 1)
-    drawn = Drawing(StandIn(), Kind.MINIATURE)
-    for event in ("older", "newest"):
-        monkeypatch.setattr("ui.generation.current_event", lambda event=event: event)
-        drawn._note(f"request of {event}")
-    assert drawn._requests == {"newest": "request of newest"}
+def test_a_press_goes_on_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch):
+    stand_in = StandIn()
+    drawing = Drawing(stand_in, Kind.MINIATURE)
+    submit = StandIn.submit
+
+    async def slow(self: StandIn, request: Request) -> None:
+        await asyncio.sleep(0.05)
+        await submit(self, request)
+
+    monkeypatch.setattr(StandIn, "submit", slow)
+
+    async def leave_and_return() -> Updates:
+        call = call_with(told={"press": PRESS}, **Fields(**VALUES, **OTHERS).shown())
+        first = asyncio.create_task(drawing.for_page(call))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        return await drawing.for_page(call)
+
+    assert asyncio.run(leave_and_return())["relay"]["request"] == PRESS
+    assert len(stand_in.asked) == 1
+
+
+@pytest.mark.parametrize("press_id", [None, "short", "x" * 65, "../" * 8, {"a": 1}, 7])
+def test_an_id_that_no_page_sends_is_not_used(press_id: object):
+    updates = pressed(Drawing(StandIn(), Kind.MINIATURE), told={"press": press_id})
+    assert updates["relay"]["request"] not in (press_id, "")
+
+
+def test_few_presses_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generation, "MOST_PRESSES", 2)
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    ids = [pressed(drawing)["relay"]["request"] for _ in range(3)]
+    assert list(drawing._answers) == ids[1:]
 
 
 def test_stop_stops_that_request():
@@ -655,52 +663,6 @@ def test_blank_prompt_reaches_no_generator():
     (update,) = shown(stand_in, prompt=" ")
     assert BLANK in update["strip"]
     assert stand_in.asked == []
-
-
-def test_leaving_closes_the_generator(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(generation, "BAR_SECONDS", 0.0)
-    stand_in = StandIn()
-
-    async def leave() -> None:
-        fields = Fields(**VALUES, **OTHERS, randomise=False)
-        updates = Drawing(stand_in, Kind.MINIATURE).for_page(call_with(**fields.shown()))
-        await anext(updates)
-        await anext(updates)
-        await updates.aclose()
-
-    asyncio.run(leave())
-    assert stand_in.closed
-
-
-def test_the_bar_shows_progress():
-    bar = status.progress(3, 25, 12.4)
-    assert 'value="3" max="25"' in bar
-    assert "Step 3 of 25, about 12 s left" in bar
-
-
-def test_the_bar_is_not_updated_too_often(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(generation, "BAR_SECONDS", 60.0)
-    # The updates are: sent, started, the first step, the preview, and the end.
-    assert len(shown(StandIn(), steps=50)) == 5
-
-
-def test_a_departure_is_noticed_while_nothing_happens(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(generation, "PAUSE_SECONDS", 0.01)
-
-    async def silence(*_: object) -> AsyncGenerator[Event]:
-        yield Queued(1, None)
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(StandIn, "events", silence)
-
-    async def leave() -> None:
-        fields = Fields(**VALUES, **OTHERS, randomise=False)
-        updates = Drawing(StandIn(), Kind.MINIATURE).for_page(call_with(**fields.shown()))
-        told = [await anext(updates) for _ in range(5)]  # sent, queued, then pauses
-        assert told[-1] == {}
-        await asyncio.wait_for(updates.aclose(), 30)
-
-    asyncio.run(leave())
 
 
 # --- programs ---
@@ -800,9 +762,8 @@ def test_variations_of_a_picture():
 
     def vary(key: str) -> list[Updates]:
         values = {"pictures": [picture, again], "picked-strength": 0.3}
-        return all_of(
-            Drawing(stand_in, Kind.SDXL).variations(call_with(told={"key": key}, **values))
-        )
+        drawing = Drawing(stand_in, Kind.SDXL)
+        return all_of(drawing, drawing.variations(call_with(told={"key": key}, **values)))
 
     assert "no longer kept" in vary("other/a-star-7.png")[-1]["strip"]
     assert stand_in.asked == []
@@ -827,12 +788,12 @@ def test_variations_are_told_apart():
                 yield Image(i, b"png", 7, said_of(self.asked[-1], 7) | about)
             yield Done()
 
-    (*_, ended) = shown(Varied())
-    assert [caption for _, caption in ended["gallery"]] == [
+    (*_, last) = shown(Varied())
+    assert [caption for _, caption in last["gallery"]] == [
         "Seed 7, variation 3: a red star",
         "Seed 7, variation 4: a red star",
     ]
-    assert [Path(path).name for path, _ in ended["gallery"]] == [
+    assert [Path(path).name for path, _ in last["gallery"]] == [
         "a-red-star-7-3.png",
         "a-red-star-7-4.png",
     ]

@@ -128,7 +128,6 @@ def damaged(path: Path) -> Path:
             lambda path: picture(path, "x\nSteps: many, Seed: 1, Size: 1x1"),
             i18n.UNREADABLE_SETTINGS,
         ),
-        (huge_png, i18n.TOO_LARGE_A_PICTURE),
         (damaged, i18n.UNREADABLE_PICTURE),
         (lambda path: path.write_text("<svg/>") and path, i18n.UNREADABLE_PICTURE),
         (lambda path: path.write_bytes(b"") or path, i18n.UNREADABLE_PICTURE),
@@ -141,6 +140,11 @@ def test_pictures_without_settings(upload: Path, make: Any, said: str):
     assert str(raised.value) == said
     assert not path.exists()
     assert not path.parent.exists()
+
+
+def test_a_huge_picture_is_not_decoded_for_its_settings(upload: Path):
+    """Its browser reduces it if a picture begins with it."""
+    assert restore.from_picture(huge_png(upload)) is None
 
 
 @pytest.mark.parametrize("text", ["", "hello", "a: b", "x" * 2**21, "Steps: x, Seed: y, CFG: z"])

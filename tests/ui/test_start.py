@@ -67,7 +67,8 @@ def sent(folder: Path, *, masked: bool = False, width: int = 384) -> dict[str, A
 def drawn(stand_in: StandIn, payload: object, **changes: Any) -> list[Updates]:
     fields = Fields(**VALUES | {"randomise": False} | changes)
     call = call_with(told={"start": payload}, **fields.shown())
-    return all_of(Drawing(stand_in, Kind.SDXL).for_page(call))
+    drawing = Drawing(stand_in, Kind.SDXL)
+    return all_of(drawing, drawing.for_page(call))
 
 
 def asked(payload: object, **changes: Any) -> Request:
@@ -168,7 +169,8 @@ def test_unfinished_pictures_are_finished_from_the_same_picture(uploads: Path):
 
     def finish(payload: object) -> list[Updates]:
         call = call_with(told={"key": pictures[0].key, "start": payload}, pictures=pictures)
-        return all_of(Drawing(stand_in, Kind.SDXL).finish(call))
+        drawing = Drawing(stand_in, Kind.SDXL)
+        return all_of(drawing, drawing.finish(call))
 
     assert GONE in finish({"gone": True})[-1]["strip"]
     finish(sent(uploads))
@@ -197,7 +199,8 @@ def test_the_next_larger_size_has_the_same_shape(
 
 def enlarged(stand_in: StandIn, pictures: list[Picture], key: str) -> list[Updates]:
     call = call_with(told={"key": key}, pictures=pictures)
-    return all_of(Drawing(stand_in, Kind.SDXL).larger(call))
+    drawing = Drawing(stand_in, Kind.SDXL)
+    return all_of(drawing, drawing.larger(call))
 
 
 class Sized(FromPictures):

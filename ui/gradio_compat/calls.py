@@ -145,7 +145,7 @@ class CheckedCalls:
         if not isinstance(body, dict):
             _refuse(400, "The body must be a JSON object.")
         if call["kind"] == "call/v2":
-            self._check_key(call, self._named(call["name"]), sender)
+            self._check_key(self._named(call["name"]), sender)
             self._check_crowd("", address)
             self._check_arguments(call["name"], body)
             self._check_files(body)
@@ -161,7 +161,7 @@ class CheckedCalls:
                 _refuse(404, "There is no function with this number.")
         else:
             function = self._named(call["name"])
-        self._check_key(call, function, sender)
+        self._check_key(function, sender)
         if (session := fields.get("session_hash")) is not None:
             self._check_session(session, address)
         self._check_crowd(session or "", address)
@@ -170,14 +170,9 @@ class CheckedCalls:
         _objects(fields.get("event_data"))
         return fields
 
-    def _check_key(self, call: re.Match[str], function: BlockFunction, sender: Request) -> None:
-        """Refuse a program's call without a key, if there are keys.
-
-        Only programs call a function by its name, or call one that has a queue without the queue.
-        """
-        if function.api_visibility == "public" or (
-            function.queue and call["kind"] in ("api", "run")
-        ):
+    def _check_key(self, function: BlockFunction, sender: Request) -> None:
+        """Refuse a program's call without a key, if there are keys."""
+        if function.api_visibility == "public":
             self._keys.visitor(sender)
 
     def _check_session(self, session: Any, address: str) -> None:

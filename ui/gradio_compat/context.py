@@ -1,4 +1,4 @@
-"""The call that Gradio is answering, its event, and the folder that it serves files from."""
+"""The call that Gradio is answering, and the folder that it serves files from."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,6 @@ from gradio.utils import get_upload_folder
 def current_request() -> Any:
     """Return the `gr.Request` of the call that is being answered; None outside of any."""
     return LocalContext.request.get(None)
-
-
-def current_event() -> str | None:
-    """Return the id of the queued event that is being answered; None outside of any."""
-    return LocalContext.event_id.get(None)
 
 
 def upload_folder() -> Path:

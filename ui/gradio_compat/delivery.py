@@ -1,43 +1,63 @@
-"""Delivery of Gradio's assets: cached by the browser, and without an unused video player."""
+"""Delivery of Gradio's assets: cached by the browser, and two of them changed.
+
+The page uses no video player, and Gradio's client leaves its calls to `network.js`.
+"""
 
 import re
 from pathlib import Path
 
 import gradio
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # The names of these files change with their contents, so that they can be cached for good.
-_ASSETS = "/assets/"
+_ROUTE, _ASSETS = "/assets/{path:path}", "/assets/"
 _FOR_EVER = "public, max-age=31536000, immutable"
 
-_FOLDER = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
+_FRONTEND = Path(gradio.__file__).parent / "templates" / "frontend"
+_FOLDER = _FRONTEND / "assets"
 # The gallery loads a video player, which this page never uses: a quarter of all that is fetched.
 _PLAYER = "hls-*.js"
 _EXPORTS = re.compile(r"export\{([^}]*)\}")
+# The module with Gradio's client, as the script of `<gradio-app>` names it, and the first line that
+# it gets: its own `fetch`, which leaves that of the page around it as it is. Browsers cache the
+# module under Gradio's name for it, so the line must never change.
+_CLIENT = re.compile(r"index-[\w-]+\.js")
+_OWN_FETCH = """\
+const fetch = (...call) => (window[Symbol.for("sdxl-fetch")] ?? window.fetch)(...call);
+"""
 
 
-class Delivery:
-    """Middleware that lets browsers cache the assets, and serves an empty module as the player."""
+def connect(app: FastAPI) -> None:
+    """Change the delivery of the assets of a page that Gradio has mounted."""
+    [route] = [route for route in app.routes if getattr(route, "path", "") == _ROUTE]
+    assert isinstance(route, APIRoute)
+    route.app = _Delivery(route.app)
+
+
+class _Delivery:
+    """Wrapper of a route that lets browsers cache the assets, and serves two of them changed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._shells = {f"{_ASSETS}{file.name}": _shell(file) for file in _FOLDER.glob(_PLAYER)}
+        client = _FOLDER / _CLIENT.findall((_FRONTEND / "gradio.js").read_text(encoding="utf-8"))[0]
+        changed = {file: _shell(file) for file in _FOLDER.glob(_PLAYER)}
+        changed[client] = _OWN_FETCH + client.read_text(encoding="utf-8")
+        self._changed = {f"{_ASSETS}{file.name}": text for file, text in changed.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass requests on, and answer one for the player with the empty module."""
-        if scope["type"] != "http" or not scope["path"].startswith(_ASSETS):
-            await self._app(scope, receive, send)
-            return
+        """Pass requests on, and answer those for a changed module."""
 
         async def send_to_keep(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in (200, 304):
                 MutableHeaders(scope=message)["Cache-Control"] = _FOR_EVER
             await send(message)
 
-        shell = self._shells.get(scope["path"])
-        app = self._app if shell is None else Response(shell, media_type="text/javascript")
+        text = self._changed.get(scope["path"])
+        app = self._app if text is None else Response(text, media_type="text/javascript")
         await app(scope, receive, send_to_keep)
 
 

@@ -17,9 +17,8 @@ from serving.generator import RequestError
 from serving.http import errors
 from serving.http.auth import ApiKeys
 from serving.http.limits import BoundedBody, replayed
+from ui.gradio_compat import delivery
 from ui.gradio_compat.calls import CheckedCalls
-from ui.gradio_compat.delivery import Delivery
-from ui.gradio_compat.idempotency import Idempotency
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
 from ui.gradio_compat.values import refuse_wrong_values
@@ -94,12 +93,11 @@ def guard(
     # Gradio checks which files a call may name only once it is told that the page is served.
     page.has_launched = True
     refuse_wrong_values(page)
+    delivery.connect(page_app)
     # Gradio's page is an application of its own, with its own state.
     page_app.state.translate = app.state.translate
     page_app.state_holder = sessions = Sessions(page)
     page_app.add_middleware(CheckedCalls, page=page, sessions=sessions, uploads=uploads, keys=keys)
-    page_app.add_middleware(Idempotency)
-    page_app.add_middleware(Delivery)
     page_app.add_middleware(GZipMiddleware, compresslevel=6)  # Gradio itself compresses only a part
     page_app.add_middleware(Guard)
     return sessions, page_app.stop_event.set

@@ -27,7 +27,7 @@ const buttonOf = (entry) => {
   if (isPicture(entry.look)) Object.assign(add(button, "img"), { src: entry.look, alt: "" });
   button.addEventListener("click", () => {
     // While a request is drawn its pictures stay in view: without an id, only settings return.
-    const busy = page.querySelector("#stop")?.offsetParent;
+    const busy = page.querySelector("#status .running");
     trigger("select", { link: entry.link, id: busy ? "" : entry.id });
     bringIntoView(page.querySelector("#stage"));
   });

@@ -36,7 +36,7 @@
     const lines = rows > 1 ? value.split("\n") : [value];
     return lines.map((line) => line.trim()).filter(Boolean).at(-1) ?? "";
   };
-  const draws = (app) => Boolean(app.querySelector("#stop"));
+  const draws = (app) => Boolean(app.querySelector("#status .running"));
   // Live pictures are drawn from words alone.
   const isPaused = (app) => app.querySelector("#ask").dataset.start !== undefined;
 

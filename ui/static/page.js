@@ -204,7 +204,9 @@
   });
   const heir = (app) => {
     if (focused.closest("#free-seed")) return app.querySelector("#chip-seed");
-    if (focused.closest("#generate, #stop")) return app.querySelector("#generate, #stop");
+    if (focused.closest("#generate, #stop")) {
+      return [...app.querySelectorAll("#generate, #stop")].find(isSeen);
+    }
     if (focused.closest("#reveal, #blur")) {
       return [...app.querySelectorAll("#reveal, #blur")].find(isSeen);
     }
@@ -225,7 +227,7 @@
   const update = (app) => {
     const heading = app.querySelector("#header [data-page]");
     if (!heading) return; // it is not there yet, or this app is another program's
-    const draws = Boolean(app.querySelector("#stop"));
+    const draws = Boolean(app.querySelector("#status .running"));
     if (draws) pressed.delete(app);
     // One request at a time, because all show their pictures in the same place.
     const more = app.querySelectorAll("#new-seed, #variations, #larger, #finish");

@@ -104,7 +104,7 @@
       await frame(); // the gallery first scrolls to its thumbnails
       reveal(preview);
     }
-    if (asking.has(app) && app.querySelector("#stop")) {
+    if (asking.has(app) && app.querySelector("#status .running")) {
       const stage = app.querySelector("#stage");
       if (asking.get(app) !== "generate" || !isInSight(stage)) reveal(stage);
       asking.delete(app);

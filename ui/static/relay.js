@@ -80,14 +80,8 @@ const answers = {
   began: async () => (
     opened().began ? { start: await startOf(opened().start) ?? { gone: true } } : {}
   ),
-  // The link of the request's entry in the history: with it the server knows what was asked.
-  query() {
-    try {
-      return { query: JSON.parse(localStorage.getItem(`sdxl-history ${kept.request}`))?.link };
-    } catch {
-      return {}; // nothing was kept, or this browser keeps nothing
-    }
-  },
+  // The id of the request that a press becomes.
+  press: () => ({ press: [...crypto.getRandomValues(new Uint32Array(4))].join("-") }),
 };
 page.dataset.app = app;
 page.relay = {

@@ -9,7 +9,7 @@ let waiting = "";
 let sent = -Infinity; // when the last prompt that waited was sent
 let last = { prompt: null, at: -Infinity }; // the last Enter
 
-const draws = () => Boolean(page.querySelector("#stop")) || performance.now() - sent < BEGINS_MS;
+const draws = () => Boolean(page.querySelector("#status .running")) || performance.now() - sent < BEGINS_MS;
 
 const show = (prompt) => {
   waiting = prompt;
@@ -43,7 +43,7 @@ page.addEventListener("click", ({ target }) => {
 
 let later;
 new MutationObserver(() => {
-  if (page.querySelector("#stop")) sent = -Infinity;
+  if (page.querySelector("#status .running")) sent = -Infinity;
   if (!waiting || draws()) return;
   clearTimeout(later);
   later = setTimeout(send, PAUSE_MS);

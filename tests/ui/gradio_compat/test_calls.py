@@ -370,10 +370,6 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
             answer = client.post(f"/gradio_api/{kind}/generate", json={"data": ["a"]})
             assert answer.status_code == 404
         assert client.get("/gradio_api/info").json()["named_endpoints"] == {}
-        [index] = [i for i, each in page.blocks.fns.items() if each.name == "for_page"][:1]
-        data = [None] * len(page.blocks.fns[index].inputs)
-        body = {"fn_index": index, "data": data, "session_hash": "s"}
-        assert client.post("/gradio_api/run/predict", json=body).status_code == 404
         [index] = [i for i, each in page.blocks.fns.items() if each.name == "length"]
         assert page.join(index, ["a", *CHOSEN]).status_code == 200  # the page still works
     assert page.generator.asked == []
@@ -394,7 +390,6 @@ def test_programs_need_a_key_and_the_page_needs_none(
             (kind, {"fn_index": for_programs, "data": [], "session_hash": "s"})
             for kind in ("queue/join", "api/generate", "run/predict")
         ),
-        ("run/predict", {"fn_index": for_page, "data": nothing, "session_hash": "s"}),
     ]
     with page.client as client:
 

@@ -57,6 +57,17 @@ def test_the_video_player_is_replaced_by_an_empty_module_with_its_names(client: 
     assert wanted <= exported
 
 
+def test_gradios_client_has_a_fetch_of_its_own(client: TestClient):
+    """The page's scripts see its calls there, and leave the `fetch` of pages around it alone."""
+    (name,) = re.findall(r"assets/(index-[^\"]+\.js)", client.get("/gradio.js").text)
+    served = client.get(f"/assets/{name}")
+    first, rest = served.text.split("\n", 1)
+    assert first.startswith("const fetch = ")
+    assert rest == (ASSETS / name).read_text(encoding="utf-8")
+    assert re.search(r"[^.\w]fetch\(", rest)
+    assert not re.search(r"(window|globalThis|self)\.fetch", rest)
+
+
 def test_the_page_can_be_installed_with_an_icon(client: TestClient):
     manifest = client.get("/manifest.json").json()
     assert manifest["name"] == "Stable Diffusion XL on JAX"

@@ -1,0 +1,145 @@
+"""The progress of a request, as a page follows it."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from serving.generator import (
+    Done,
+    ErrorKind,
+    Event,
+    Preview,
+    Queued,
+    RequestError,
+    Started,
+    Step,
+)
+from serving.messages import untranslated
+from ui import following, i18n, status
+
+ID = "a-request-of-a-page"
+
+
+class StandIn:
+    """A generator with one request, whose events are known."""
+
+    def __init__(self, *events: Event, refusal: RequestError | None = None) -> None:
+        self._events = events
+        self._refusal = refusal
+        self.taken_up: list[str] = []
+        self.left = False
+
+    async def take_up(self, request_id: str) -> None:
+        if self._refusal:
+            raise self._refusal
+        self.taken_up.append(request_id)
+
+    async def events(self, request_id: str) -> AsyncGenerator[Event]:
+        try:
+            for event in self._events:
+                yield event
+            if not self._events or not isinstance(self._events[-1], Done):
+                await asyncio.Event().wait()
+        finally:
+            self.left = True
+
+
+def followed(stand_in: Any, language: str = "en") -> list[dict[str, Any]]:
+    async def collect() -> list[dict[str, Any]]:
+        return [message async for message in following._progress(stand_in, ID, language)]
+
+    return asyncio.run(collect())
+
+
+def texts(messages: Sequence[dict[str, Any]]) -> list[str]:
+    strips = [message["strip"] for message in messages if "strip" in message]
+    assert all(strip.startswith(status.RUNNING) for strip in strips)
+    return [text for strip in strips for text in re.findall("<span>(.*)</span>", strip)]
+
+
+def test_steps_are_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(following, "BAR_SECONDS", 0.0)
+    stand_in = StandIn(Started(), *(Step(step, 3) for step in (1, 2, 3)), Done())
+    *messages, last = followed(stand_in)
+    said = texts(messages)
+    assert said[0] == i18n.text("starting", attempt=1)
+    assert [re.findall(r"Step (\d) of 3", text) for text in said[1:]] == [["1"], ["2"], ["3"]]
+    assert last == {"ended": True}
+    assert stand_in.taken_up == [ID]
+    assert stand_in.left
+
+
+def test_the_bar_is_not_updated_too_often(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(following, "BAR_SECONDS", 60.0)
+    messages = followed(StandIn(*(Step(step, 50) for step in range(1, 51)), Done()))
+    assert len(texts(messages)) == 1
+
+
+def test_queue_position_and_wait_are_shown():
+    waits = (Queued(3, 95.0), Queued(2, 12.4), Queued(1, None), Started(1), Started(2))
+    said = texts(followed(StandIn(*waits, Done())))
+    expected = (
+        "Number 3 in the queue, about 2 min",
+        "Number 2 in the queue, about 12 s",
+        "Next in the queue",
+        i18n.text("starting", attempt=1),
+        "Trying again, attempt 2",
+    )
+    assert [text.startswith(start) for text, start in zip(said, expected, strict=True)] == [
+        True
+    ] * 5
+
+
+def test_the_pictures_so_far_are_shown():
+    previews, last = followed(StandIn(Preview((b"look 0", b"look 1")), Done()))
+    assert re.findall('base64,([^"]+)', previews["previews"]) == ["bG9vayAw", "bG9vayAx"]
+    assert f'aria-label="{i18n.PREVIEWS}"' in previews["previews"]
+    assert last == {"ended": True}
+
+
+def test_texts_are_in_the_language_of_the_page():
+    with i18n.speaking("de"):
+        expected = i18n.text("starting", attempt=1)
+    assert texts(followed(StandIn(Started(), Done()), "de")) == [expected]
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.UNKNOWN, ErrorKind.FULL])
+def test_a_request_that_cannot_be_followed_has_ended(kind: ErrorKind):
+    stand_in = StandIn(refusal=RequestError(untranslated("no"), kind))
+    assert followed(stand_in) == [{"ended": True}]
+
+
+def test_a_silent_request_sends_something_and_is_left(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
+    stand_in: Any = StandIn(Queued(1, None))
+
+    async def leave() -> list[dict[str, Any]]:
+        progress = following._progress(stand_in, ID, "en")
+        messages = [await anext(progress) for _ in range(3)]
+        await asyncio.wait_for(progress.aclose(), 30)
+        return messages
+
+    _, *pauses = asyncio.run(leave())
+    assert pauses == [{}, {}]
+    assert stand_in.left
+
+
+def test_the_route_sends_events():
+    app, stand_in = FastAPI(), StandIn(Started(), Done())
+    following.connect(app, stand_in)  # type: ignore[arg-type]
+    with TestClient(app) as client:
+        answer = client.get(f"/following/{ID}", headers={"Accept-Language": "de"})
+        assert client.get("/following/odd").status_code == 422
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    first, last = [
+        json.loads(text.removeprefix("data: ")) for text in answer.text.split("\n\n")[:2]
+    ]
+    with i18n.speaking("de"):
+        assert i18n.text("starting", attempt=1) in first["strip"]
+    assert last == {"ended": True}

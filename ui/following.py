@@ -1,0 +1,101 @@
+"""The progress of a request, as a page follows it by the request's id.
+
+A page whose connection breaks follows the request again; the browser's part is in
+`gradio_compat/network.js`. What the request has come to at its end, `ui.generation` shows.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import aclosing, suppress
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+
+from serving.generator import Event, Generator, Preview, Queued, RequestError, Started, Step
+from serving.http import schemas
+from serving.requests.eta import TimeLeft
+from ui import i18n, status
+
+# Shortest time between two updates of the bar. With more, the browser would lag behind a stop.
+BAR_SECONDS = 0.1
+# A page takes the connection for lost when nothing comes: say something after such a pause.
+PAUSE_SECONDS = 5.0
+
+
+def connect(app: FastAPI, generator: Generator) -> None:
+    """Add the route that sends the progress of a request until it has ended."""
+
+    @app.get("/following/{request_id}", response_class=EventSourceResponse, include_in_schema=False)
+    async def follow(
+        request_id: Annotated[str, Path(pattern=schemas.ID)], sender: Request
+    ) -> AsyncIterable[ServerSentEvent]:
+        language = i18n.preferred(sender.headers.get("accept-language", ""))
+        async with aclosing(_progress(generator, request_id, language)) as messages:
+            async for message in messages:
+                yield ServerSentEvent(data=message)
+
+
+async def with_pauses(
+    events: AsyncGenerator[Event], seconds: float
+) -> AsyncGenerator[Event | None]:
+    """Yield the events, and None after every pause of so many seconds."""
+    following = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            await asyncio.wait([following], timeout=seconds)
+            if not following.done():
+                yield None
+                continue
+            try:
+                event = following.result()
+            except StopAsyncIteration:
+                return
+            yield event
+            following = asyncio.ensure_future(anext(events))
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+        await events.aclose()
+
+
+async def _progress(
+    generator: Generator, request_id: str, language: str
+) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the new contents of the strip and the previews, and then that the request has ended."""
+    time_left, moved_at = TimeLeft(), -math.inf  # the first step is shown at once
+    with suppress(RequestError):  # the page is told when it asks what the request has come to
+        await generator.take_up(request_id)
+        followed = with_pauses(generator.events(request_id), PAUSE_SECONDS)
+        async with aclosing(followed) as events:
+            async for event in events:
+                left_s = None
+                if isinstance(event, Step):
+                    left_s = time_left.after(event.done, event.total)
+                    if time.monotonic() - moved_at < BAR_SECONDS:
+                        continue
+                    moved_at = time.monotonic()
+                with i18n.speaking(language):
+                    message = _message(event, left_s)
+                if message is not None:
+                    yield message
+    yield {"ended": True}
+
+
+def _message(event: Event | None, left_s: float | None) -> dict[str, Any] | None:
+    match event:
+        case None:
+            return {}
+        case Queued(position, wait_s):
+            return {"strip": status.busy(i18n.text("waiting", position=position, left_s=wait_s))}
+        case Started(attempt):
+            return {"strip": status.busy(i18n.text("starting", attempt=attempt))}
+        case Step(done, total):
+            return {"strip": status.progress(done, total, left_s)}
+        case Preview(jpegs):
+            return {"previews": status.previews(jpegs)}
+        case _:
+            return None
