@@ -117,14 +117,14 @@ class Wiring:
     ) -> Callable[..., Any]:
         """Return the function as Gradio calls it, with values in their order."""
 
-        async def answer(sender: gr.Request, event: gr.EventData, *values: Any) -> Any:
+        async def adapted(sender: gr.Request, event: gr.EventData, *values: Any) -> Any:
             call = Call(sender, dict(zip(reads, values, strict=True)), event._data)
             is_async = inspect.iscoroutinefunction(function)
-            values = await (function(call) if is_async else asyncio.to_thread(function, call))
-            return self._by_component(values) if updates else None
+            answer = function(call) if is_async else asyncio.to_thread(function, call)
+            return self._by_component(await answer) if updates else None
 
-        answer.__name__ = function.__name__
-        return answer
+        adapted.__name__ = function.__name__
+        return adapted
 
     def _by_component(self, updates: Updates | None) -> Any:
         if not updates:
