@@ -6,34 +6,17 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Event, Timer
+from threading import TIMEOUT_MAX, Event, Timer
 from typing import Any
 
 from benchmarks.processes import ROOT
 
 
 def run(
-    module: str,
-    arguments: Sequence[str] = (),
-    python: str | Path = sys.executable,
-    **environment: str,
+    module: str, arguments: Sequence[str], python: str | Path = sys.executable, **environment: str
 ) -> Any:
-    """Run a module and return the last line that it prints to stdout, parsed as JSON.
-
-    Its stderr is passed through.
-
-    Raises:
-        CalledProcessError: if the module exits with a status other than 0.
-    """
-    process = subprocess.run(
-        [python, "-m", module, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-    )
-    return json.loads(process.stdout.splitlines()[-1])
+    """Run a module, and return the last line that it prints to stdout; see `stream`."""
+    return [*stream(module, arguments, python, TIMEOUT_MAX, **environment)][-1]
 
 
 def stream(

@@ -35,6 +35,8 @@ from benchmarks.stand_in import StandIn
 from benchmarks.visitors import Moment, Visit, many_connections, page_request, percentiles, visit
 
 STEP_MS, STEPS = 20, 20
+# The body of a request, and the pictures that it must give: digests, by index.
+Expected = tuple[dict[str, Any], dict[int, str]]
 # Events of a request, with the number of each; a visitor stops or leaves at one of them.
 PHASES = {"queued": 1, "started": 1, "step": STEPS, "image": 4}
 # Seconds: a quarter of the drawing time. A stop that is confirmed so soon after an event that
@@ -79,11 +81,13 @@ class Toll:
 
     def changes(self) -> Counter[str]:
         """Return how often visitors stopped their requests or left, by phase."""
-        return Counter(f"{meant}: {m.changed_at}" for meant, m in self.visits if m.changed_at)
+        return Counter(
+            f"{intent}: {result.changed_at}" for intent, result in self.visits if result.changed_at
+        )
 
     def report(self) -> dict[str, Any]:
         """Return the report that is recorded."""
-        outcomes = Counter(f"{meant}: {made.outcome}" for meant, made in self.visits)
+        outcomes = Counter(f"{intent}: {result.outcome}" for intent, result in self.visits)
         return {
             "requests": len(self.visits),
             "outcomes": dict(sorted(outcomes.items())),
@@ -91,10 +95,10 @@ class Toll:
             "refused_and_asked_again": self.asked_again,
             "mishaps": dict(sorted(self.mishaps.items())),
             "restart_ms": percentiles(self.restart_s),
-            "begun_again": sum(len(made.recovery_s) for _, made in self.visits),
-            "recovery_ms": percentiles([s for _, made in self.visits for s in made.recovery_s]),
-            "lost": sum(made.outcome == "broken" for _, made in self.visits),
-            "duplicated": sum(made.duplicates for _, made in self.visits),
+            "begun_again": sum(len(result.recovery_s) for _, result in self.visits),
+            "recovery_ms": percentiles([s for _, result in self.visits for s in result.recovery_s]),
+            "lost": sum(result.outcome == "broken" for _, result in self.visits),
+            "duplicated": sum(result.duplicates for _, result in self.visits),
             "wrong": self.wrong,
         }
 
@@ -119,20 +123,24 @@ async def run(plan: Plan, folder: Path) -> Toll:
     instances = [Instance(program, folder / f"instance-{i}.log") for i in range(2)]
     proxies = [Proxy(instance.port) for instance in instances]
     front = Instance(front_end([proxy.url for proxy in proxies]), folder / "front-end.log")
-    started = [*instances, front]
     try:
-        for each in started:
-            each.start()
         for proxy in proxies:
             await proxy.open()
-        for each in started:
-            await asyncio.to_thread(each.wait_until_ready)
+        await start_all([*instances, front])
         return await _disturbed(plan, instances, proxies, front)
     finally:
         for proxy in proxies:
             await proxy.close()
-        for each in started:
-            each.kill()
+        for instance in (*instances, front):
+            instance.kill()
+
+
+async def start_all(instances: Sequence[Instance]) -> None:
+    """Start all instances at once, and wait until they are ready."""
+    for instance in instances:
+        instance.start()
+    for instance in instances:
+        await asyncio.to_thread(instance.wait_until_ready)
 
 
 async def _disturbed(
@@ -146,9 +154,11 @@ async def _disturbed(
             for i in range(4)
             for model in StandIn.facts.model_names
         ]
-        right = [(await visit(client, instances[0].url, body)).pictures for body in bodies]
-        digests = [digest for pictures in right for digest in pictures.values()]
-        assert len({*digests}) == 4 * len(bodies), "two prompts or models give the same picture"
+        requests = [
+            (body, (await visit(client, instances[0].url, body)).pictures) for body in bodies
+        ]
+        digests = {digest for _, pictures in requests for digest in pictures.values()}
+        assert len(digests) == 4 * len(bodies), "two prompts or models give the same picture"
 
         def over() -> bool:
             return len(toll.visits) >= plan.requests and toll.mishaps["killed"] >= plan.kills
@@ -157,73 +167,73 @@ async def _disturbed(
             _mishaps(plan, instance, proxy, stops_s, toll, rng, over)
             for instance, proxy in zip(instances, proxies, strict=True)
         ]
-        wanted = list(zip(bodies, right, strict=True))
-        visitors = [come(client, front.url, wanted, toll, rng, over) for _ in range(VISITORS)]
+        visitors = [come(client, front.url, requests, toll, rng, over) for _ in range(VISITORS)]
         await asyncio.gather(*mishaps, *visitors)
-        await _restarted(client, front, bodies, right, toll)
-        await _front_end_killed(client, front, bodies, right, toll)
-        await _disk_full(client, instances, front, bodies, right, toll)
+        # A front-end that is told to stop ends its requests; one that is killed breaks them off.
+        stopping = {"done", "stopping", "refused: stopping"}
+        await _ended(client, front, requests, toll, signal.SIGTERM, stopping)
+        await _ended(client, front, requests, toll, signal.SIGKILL, {"done", "broken"})
+        await _disk_full(client, instances, front, requests, toll)
         await settled(client, front, toll)
     judge_stops(toll)
     if plan.requests >= MANY:
-        wanted_changes = {
-            f"{meant}: {phase}" for meant in ("cancels", "leaves") for phase in PHASES
-        }
-        missed = wanted_changes - toll.changes().keys()
-        toll.wrong += [f"nobody {change}" for change in sorted(missed)]
+        changes = {f"{intent}: {phase}" for intent in ("cancels", "leaves") for phase in PHASES}
+        toll.wrong += [f"nobody {change}" for change in sorted(changes - toll.changes().keys())]
     return toll
 
 
 async def come(
     client: httpx.AsyncClient,
     url: str,
-    wanted: Sequence[tuple[dict[str, Any], dict[int, str]]],
+    requests: Sequence[Expected],
     toll: Toll,
     rng: random.Random,
     over: Callable[[], bool],
 ) -> None:
-    """Act as one visitor after another, until `over()`.
-
-    `wanted` has request bodies with the pictures that each must give, as digests by index.
-    """
+    """Act as one visitor after another, until `over()`."""
     while not over():
-        body, right = rng.choice(wanted)
-        meant = rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
+        body, pictures = rng.choice(requests)
+        intent = rng.choices(["stays", "cancels", "leaves"], [8, 1, 1])[0]
         phase = rng.choice(list(PHASES))
-        at = Moment(phase, rng.randrange(PHASES[phase]))
-        made = await _ask(client, url, body, meant, at, toll)
-        toll.visits.append((meant, made))
-        judge(meant, made, right, toll)
+        moment = Moment(phase, rng.randrange(PHASES[phase]))
+        result = await _ask(client, url, body, intent, moment, toll)
+        toll.visits.append((intent, result))
+        judge(intent, result, pictures, toll)
 
 
 async def _ask(
-    client: httpx.AsyncClient, url: str, body: dict[str, Any], meant: str, at: Moment, toll: Toll
+    client: httpx.AsyncClient,
+    url: str,
+    body: dict[str, Any],
+    intent: str,
+    moment: Moment,
+    toll: Toll,
 ) -> Visit:
     """Make a request; after a refusal wait as long as it says, at most 1 s, and repeat."""
     while True:
-        made = await visit(
+        result = await visit(
             client,
             url,
             body,
-            cancel_at=at if meant == "cancels" else None,
-            leave_at=at if meant == "leaves" else None,
+            cancel_at=moment if intent == "cancels" else None,
+            leave_at=moment if intent == "leaves" else None,
         )
-        if not made.outcome.startswith("refused"):
-            return made
+        if not result.outcome.startswith("refused"):
+            return result
         toll.asked_again += 1
-        await asyncio.sleep(min(made.retry_after_s, 1.0))
+        await asyncio.sleep(min(result.retry_after_s, 1.0))
 
 
-def judge(meant: str, made: Visit, right: dict[int, str], toll: Toll) -> None:
-    """Record each fault of a visit; `right` has the digests of the expected pictures."""
-    also = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[meant]
-    if made.outcome not in {"done", *also}:
-        toll.wrong.append(f"one who {meant} was told: {made.outcome}")
-    if made.outcome == "done" and made.pictures.keys() != right.keys():
-        toll.wrong.append(f"done with the pictures {sorted(made.pictures)}")
-    if any(right.get(i) != digest for i, digest in made.pictures.items()):
+def judge(intent: str, result: Visit, pictures: dict[int, str], toll: Toll) -> None:
+    """Record each fault of a visit; `pictures` has the digests of the expected ones."""
+    other_outcomes = {"stays": set(), "cancels": {"cancelled"}, "leaves": {"left"}}[intent]
+    if result.outcome not in {"done", *other_outcomes}:
+        toll.wrong.append(f"one who {intent} was told: {result.outcome}")
+    if result.outcome == "done" and result.pictures.keys() != pictures.keys():
+        toll.wrong.append(f"done with the pictures {sorted(result.pictures)}")
+    if any(pictures.get(i) != digest for i, digest in result.pictures.items()):
         toll.wrong.append("a picture is not the one that is drawn undisturbed")
-    if made.duplicates:
+    if result.duplicates:
         toll.wrong.append("something came twice")
 
 
@@ -233,11 +243,11 @@ def judge_stops(toll: Toll) -> None:
     Some of those requests may be done, because a visitor may receive an event late.
     """
     early = [
-        made
-        for _, made in toll.visits
-        if made.stopped_s is not None and made.stopped_s < EARLY_S and made.drawn <= 1 / 2
+        result
+        for _, result in toll.visits
+        if result.stopped_s is not None and result.stopped_s < EARLY_S and result.drawn <= 1 / 2
     ]
-    done = sum(made.outcome == "done" for made in early)
+    done = sum(result.outcome == "done" for result in early)
     if done > max(1, len(early) // 2):
         toll.wrong.append(f"{done} of {len(early)} that were stopped in time are done")
 
@@ -281,73 +291,51 @@ async def _mishaps(
         while len(toll.visits) < calm_until and not over():
             await asyncio.sleep(0.02)
         await asyncio.sleep(rng.uniform(0, 0.5))
-        what = killed
+        mishap = killed
         if toll.mishaps["killed"] >= plan.kills or rng.random() < 0.4:
             # Suspensions are long, so they are rare: otherwise little else would happen.
-            what = rng.choices(others, [1, 4, 4, 4])[0]
-        toll.mishaps[what.__name__] += 1
-        await what()
+            mishap = rng.choices(others, [1, 4, 4, 4])[0]
+        toll.mishaps[mishap.__name__] += 1
+        await mishap()
 
 
 async def kill(instance: Instance, toll: Toll) -> None:
     """Kill an instance, and restart it."""
     began = time.monotonic()
     instance.kill()
-    instance.start()
-    await asyncio.to_thread(instance.wait_until_ready)
+    await start_all([instance])
     toll.restart_s.append(time.monotonic() - began)
 
 
-async def _restarted(
+async def _ended(
     client: httpx.AsyncClient,
     front: Instance,
-    bodies: list[dict[str, Any]],
-    right: list[dict[int, str]],
+    requests: Sequence[Expected],
     toll: Toll,
+    number: signal.Signals,
+    outcomes: set[str],
 ) -> None:
-    """Stop the front-end with SIGTERM under load, then restart it; no request may break off."""
-    asked = [asyncio.create_task(visit(client, front.url, body)) for body in bodies]
-    await asyncio.sleep(STEP_MS * STEPS / 2000)
-    front.signal(signal.SIGTERM)
-    told = Counter(made.outcome for made in await asyncio.gather(*asked))
-    if told.keys() - {"done", "stopping", "refused: stopping"}:
-        toll.wrong.append(f"when the front-end stopped: {dict(told)}")
-    await asyncio.to_thread(front.process.wait, 60)
-    front.start()
-    await asyncio.to_thread(front.wait_until_ready)
-    toll.mishaps["front-end restarted"] += 1
-    await _all_right(client, front, bodies, right, toll)
+    """End the front-end under load by a signal, and restart it; then all requests must succeed.
 
-
-async def _front_end_killed(
-    client: httpx.AsyncClient,
-    front: Instance,
-    bodies: list[dict[str, Any]],
-    right: list[dict[int, str]],
-    toll: Toll,
-) -> None:
-    """Kill the front-end under load, and restart it.
-
-    Its requests may break off; after the restart all of them must succeed.
+    `outcomes` are those that its requests may have.
     """
-    asked = [asyncio.create_task(visit(client, front.url, body)) for body in bodies]
+    tasks = [asyncio.create_task(visit(client, front.url, body)) for body, _ in requests]
     await asyncio.sleep(STEP_MS * STEPS / 2000)
-    front.kill()
-    told = Counter(made.outcome for made in await asyncio.gather(*asked))
-    if told.keys() - {"done", "broken"}:
-        toll.wrong.append(f"when the front-end was killed: {dict(told)}")
-    front.start()
-    await asyncio.to_thread(front.wait_until_ready)
-    toll.mishaps["front-end killed"] += 1
-    await _all_right(client, front, bodies, right, toll)
+    front.signal(number)
+    counts = Counter(result.outcome for result in await asyncio.gather(*tasks))
+    if counts.keys() - outcomes:
+        toll.wrong.append(f"when the front-end got {number.name}: {dict(counts)}")
+    await asyncio.to_thread(front.process.wait, 60)
+    await start_all([front])
+    toll.mishaps[f"front-end {number.name}"] += 1
+    await _all_right(client, front, requests, toll)
 
 
 async def _disk_full(
     client: httpx.AsyncClient,
     instances: list[Instance],
     front: Instance,
-    bodies: list[dict[str, Any]],
-    right: list[dict[int, str]],
+    requests: Sequence[Expected],
     toll: Toll,
 ) -> None:
     """Let no process write to a file.
@@ -355,28 +343,24 @@ async def _disk_full(
     The API must draw as before. The page needs a file for each picture: it must report an error,
     and succeed when there is room again.
     """
-    before = [_may_write(each, 0) for each in (*instances, front)]
+    limits = {instance: _may_write(instance, 0) for instance in (*instances, front)}
     toll.mishaps["disk full"] += 1
-    await _all_right(client, front, bodies, right, toll)
-    told = [await page_request(client, front.url)]
-    for each, limit in zip((*instances, front), before, strict=True):
-        _may_write(each, limit)
-    told.append(await page_request(client, front.url))
-    if told != ["error", "complete"]:
-        toll.wrong.append(f"the page, with a full disk and with room again: {told}")
+    await _all_right(client, front, requests, toll)
+    endings = [await page_request(client, front.url)]
+    for instance, limit in limits.items():
+        _may_write(instance, limit)
+    endings.append(await page_request(client, front.url))
+    if endings != ["error", "complete"]:
+        toll.wrong.append(f"the page, with a full disk and with room again: {endings}")
 
 
 async def _all_right(
-    client: httpx.AsyncClient,
-    front: Instance,
-    bodies: list[dict[str, Any]],
-    right: list[dict[int, str]],
-    toll: Toll,
+    client: httpx.AsyncClient, front: Instance, requests: Sequence[Expected], toll: Toll
 ) -> None:
     """Make all requests at once; record a fault for each that does not get its pictures."""
-    made = await asyncio.gather(*(visit(client, front.url, body) for body in bodies))
-    for one, pictures in zip(made, right, strict=True):
-        judge("stays", one, pictures, toll)
+    results = await asyncio.gather(*(visit(client, front.url, body) for body, _ in requests))
+    for result, (_, pictures) in zip(results, requests, strict=True):
+        judge("stays", result, pictures, toll)
 
 
 def _may_write(instance: Instance, size: int) -> int:

@@ -12,23 +12,21 @@ import argparse
 import asyncio
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks import record
-from benchmarks.processes import Instance, stand_in
+from benchmarks.processes import running, stand_in
 from benchmarks.visitors import PATIENCE, many_connections
 from pipeline import BUNDLED
 
 CLIENTS, SLOTS = (1, 2, 4, 8, 16), 4
 SHORT, LONG = 4, 50  # steps
 SHORT_REQUESTS = 12
-STEP_MS = 108  # a step of SDXL on a TPU v5e-4 by the compiler's count; see docs/benchmarks.md
+STEP_MS = 108  # about a step of SDXL on a TPU v5e-4, by the estimate in docs/benchmarks.md
 
 
 def main() -> None:
@@ -46,14 +44,8 @@ def main() -> None:
 
 def measure(program: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return the figures of a program for each number of clients, and for short requests."""
-    with tempfile.TemporaryDirectory() as folder:
-        instance = Instance(program, Path(folder) / "log")
-        try:
-            instance.start()
-            instance.wait_until_ready()
-            return asyncio.run(_measure(instance.url, seconds))
-        finally:
-            instance.stop()
+    with running(program) as instance:
+        return asyncio.run(_measure(instance.url, seconds))
 
 
 async def _measure(url: str, seconds: float) -> dict[str, Any]:

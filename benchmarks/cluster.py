@@ -14,17 +14,15 @@ import random
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks import record
 from benchmarks.chaos import STEP_MS, STEPS, Toll, come, judge, judge_stops
-from benchmarks.processes import Instance, stand_in
+from benchmarks.processes import running, stand_in
 from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.stand_in import load
 from benchmarks.visitors import MARKS, Visit, many_connections, percentiles, visit
@@ -47,45 +45,30 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="of arrivals, at each load")
     parser.add_argument("--kills", type=int, default=10)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        expected = asyncio.run(_drawn_alone(Path(folder)))
-    toll, report = Toll(), Report()
+    with running(stand_in(STEP_MS, *FLAGS)) as instance:
+        expected = asyncio.run(_drawn_alone(instance.url))
+    toll = Toll()
+    report: dict[str, Any] = {}
     began = time.monotonic()
     with fleet_on_this_machine(Fleet(), settings.read(FLAGS, {}), LOAD) as cluster:
-        report.say("start_s", round(time.monotonic() - began, 1))
+        report["start_s"] = round(time.monotonic() - began, 1)
         for times in LOADS:
-            waits = asyncio.run(_waits(cluster, times, options.seconds))
-            report.say(f"waits_at_{times}x", waits)
+            report[f"waits_at_{times}x"] = asyncio.run(_waits(cluster, times, options.seconds))
         asyncio.run(_killed(cluster, options.kills, expected, toll))
-        report.say("stopped", asyncio.run(_stopped(cluster, expected, toll)))
+        report["stopped"] = asyncio.run(_stopped(cluster, expected, toll))
         judge_stops(toll)
-        report.say("killed", toll.report())
+        report["killed"] = toll.report()
     with fleet_on_this_machine(
         Fleet(min_replicas=1, max_replicas=REPLICAS), settings.read(FLAGS, {}), LOAD
     ) as cluster:
-        report.say("second_replica_after_s", round(asyncio.run(_grown(cluster)), 1))
+        report["second_replica_after_s"] = round(asyncio.run(_grown(cluster)), 1)
     record.write("cluster", {"replicas": REPLICAS, "step_ms": STEP_MS, "steps": STEPS, **report})
     sys.exit(bool(toll.wrong))
 
 
-class Report(dict[str, Any]):
-    """Findings, each of which is printed at once, because a run takes long."""
-
-    def say(self, name: str, finding: Any) -> None:
-        """Add a finding and print it."""
-        self[name] = finding
-        print(name, finding, flush=True)
-
-
-async def _drawn_alone(folder: Path) -> list[dict[int, str]]:
-    instance = Instance(stand_in(STEP_MS, *FLAGS), folder / "alone.log")
-    instance.start()
-    try:
-        instance.wait_until_ready()
-        async with httpx.AsyncClient() as client:
-            return [(await visit(client, instance.url, body)).pictures for body in BODIES]
-    finally:
-        instance.stop()
+async def _drawn_alone(url: str) -> list[dict[int, str]]:
+    async with httpx.AsyncClient() as client:
+        return [(await visit(client, url, body)).pictures for body in BODIES]
 
 
 async def _waits(cluster: RayCluster, times: float, seconds: float) -> dict[str, Any]:

@@ -9,14 +9,14 @@ few steps of one small picture. Writes results/<date>-cpu.json.
 import argparse
 import json
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
-from benchmarks import apart, record
-from benchmarks.gpu import ENVIRONMENTS
+from benchmarks import record
+from benchmarks.gpu import ENVIRONMENTS, Run, followed
 from pipeline import BUNDLED
 from tools.published_configs import SDXL_BASE, write
 
@@ -59,31 +59,21 @@ def mid_size(folder: Path) -> Path:
 
 def measure(configs: Path, job: list[str], libraries: Sequence[str]) -> dict[str, Any]:
     """Measure a job with each library; `times_ours` relates it to this project in float32."""
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for library in libraries:
         name, dtype = library.split()
-        results[library] = run(
-            ENVIRONMENTS[name],
+        run = Run(
+            library,
             f"benchmarks.draw_{name}",
-            [str(configs), *job, "--dtype", dtype],
-            JAX_PLATFORMS="cpu",
+            (str(configs), *job, "--dtype", dtype),
+            environment={"JAX_PLATFORMS": "cpu"},
         )
+        *_, results[library] = followed(run, ENVIRONMENTS[name], TIMEOUT_MAX)
     our_seconds = results.get("ours float32", {}).get("request_seconds")
     for result in results.values():
         if our_seconds and "request_seconds" in result:
             result["times_ours"] = round(result["request_seconds"] / our_seconds, 2)
     return results
-
-
-def run(python: Path, module: str, arguments: list[str], **environment: str) -> dict[str, Any]:
-    """Return the JSON that a program prints, or how it failed.
-
-    A failure is not raised, so that the other measurements are kept.
-    """
-    try:
-        return apart.run(module, arguments, python, **environment)
-    except subprocess.CalledProcessError as error:
-        return {"failed": f"{module} ended with status {error.returncode}"}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 
 import app
 from benchmarks import record
-from benchmarks.processes import Instance
+from benchmarks.processes import Instance, running
 from benchmarks.stand_in import StandIn
 from pipeline import SDXLPipeline
 from pipeline.drawing.drawing import Progress
@@ -84,16 +83,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery")
     parser.add_argument("--repeats", type=int, default=15, help="requests, after two to warm up")
     repeats = parser.parse_args().repeats
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log")
-        program = ["-m", "benchmarks.delivery", SERVE, "--steps", "1", "--log-format", "json"]
-        instance = Instance(program, log)
-        instance.start()
-        try:
-            instance.wait_until_ready()
-            record.write("delivery", report(instance, 2 + repeats))
-        finally:
-            instance.kill()
+    program = ["-m", "benchmarks.delivery", SERVE, "--steps", "1", "--log-format", "json"]
+    with running(program) as instance:
+        record.write("delivery", report(instance, 2 + repeats))
 
 
 def report(instance: Instance, requests: int) -> dict[str, Any]:

@@ -5,21 +5,27 @@
 Prints its measurements as JSON.
 """
 
-import importlib.metadata
 import json
-import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import diffusers
+import diffusers.utils.logging
 import jax
 import jax.numpy as jnp
 import numpy as np
+import transformers.utils.logging
+from transformers import CLIPTextConfig, FlaxCLIPTextModel, FlaxCLIPTextModelWithProjection
 
 from benchmarks import draw_job
-from benchmarks.incumbent_model import build
 from benchmarks.random_weights import fill
 
 PACKAGES = ("diffusers", "flax", "jax", "jaxlib", "transformers")
+TEXT_ENCODERS = {
+    "text_encoder": FlaxCLIPTextModel,
+    "text_encoder_2": FlaxCLIPTextModelWithProjection,
+}
 
 
 def main() -> None:
@@ -40,28 +46,61 @@ def main() -> None:
         arguments = (ids, params, key, options.steps, *size, scale, None, ids)
         return pipeline._generate(*arguments, return_latents=latent)
 
-    def pictures() -> np.ndarray:
-        return np.asarray(generate(False, params, jax.random.PRNGKey(0)))
+    def draw(latent: bool) -> np.ndarray:
+        return np.asarray(generate(latent, params, jax.random.PRNGKey(0)))
 
-    begin = time.perf_counter()
-    pictures()
-    first_seconds = time.perf_counter() - begin
-    request = draw_job.seconds(pictures, options.repeats)
-    without_decode = draw_job.seconds(
-        lambda: generate(True, params, jax.random.PRNGKey(0)).block_until_ready(), options.repeats
-    )
     device = jax.devices()[0]
     report = {
         "provider": "diffusers 0.39, Flax",
         "device": device.device_kind,
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "first_request_seconds": first_seconds,
-        "request_seconds": request,
-        "step_seconds": without_decode / options.steps,
-        "decode_seconds": request - without_decode,
+        "versions": draw_job.versions(PACKAGES),
+        **draw_job.request_figures(
+            partial(draw, False), partial(draw, True), options.steps, options.repeats
+        ),
         "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
     }
     print(json.dumps(report))
+
+
+def build(configs: Path, dtype: str) -> tuple[Any, dict[str, Any]]:
+    """Build the pipeline from a folder with a checkpoint's JSON files, to compute in `dtype`.
+
+    Returns:
+        The pipeline without tokenizers, because `_generate` takes token ids, and its parameters as
+        shapes.
+    """
+    compute_dtype, read = jnp.dtype(dtype), partial(draw_job.config, configs)
+    for logging in (diffusers.utils.logging, transformers.utils.logging):
+        logging.set_verbosity_error()
+    parts = {
+        name: kind(
+            CLIPTextConfig(**read(f"{name}/config.json")),
+            dtype=compute_dtype,
+            _do_init=False,
+        )
+        for name, kind in TEXT_ENCODERS.items()
+    }
+    unet = diffusers.FlaxUNet2DConditionModel.from_config(
+        read("unet/config.json"), dtype=compute_dtype, split_head_dim=True
+    )
+    vae = diffusers.FlaxAutoencoderKL.from_config(read("vae/config.json"), dtype=compute_dtype)
+    scheduler = diffusers.FlaxEulerDiscreteScheduler.from_config(
+        read("scheduler/scheduler_config.json")
+    )
+    pipeline = diffusers.FlaxStableDiffusionXLPipeline(
+        **parts, unet=unet, vae=vae, scheduler=scheduler, tokenizer=None, tokenizer_2=None
+    )
+    key = jax.random.key(0)
+    shapes = {
+        name: jax.eval_shape(lambda part=part: part.init_weights(key, (1, 77)))
+        for name, part in parts.items()
+    }
+    for name, part in (("unet", unet), ("vae", vae)):
+        shapes[name] = jax.eval_shape(lambda part=part: part.init_weights(key))
+    return pipeline, {
+        name: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, compute_dtype), tree)
+        for name, tree in shapes.items()
+    }
 
 
 if __name__ == "__main__":

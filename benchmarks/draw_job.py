@@ -4,9 +4,10 @@ Imports neither JAX nor torch: each program brings one of them.
 """
 
 import argparse
+import importlib.metadata
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -53,6 +54,28 @@ class Report:
         """Add measurements, and print."""
         self._figures |= figures
         print(json.dumps(self._figures), flush=True)
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of packages."""
+    return {name: importlib.metadata.version(name) for name in packages}
+
+
+def request_figures(
+    draw: Callable[[], object], draw_latents: Callable[[], object], steps: int, repeats: int
+) -> dict[str, float]:
+    """Measure a library that draws in one call, up to the pictures and up to their latents."""
+    begin = time.perf_counter()
+    draw()
+    first_seconds = time.perf_counter() - begin
+    request = seconds(draw, repeats)
+    without_decode = seconds(draw_latents, repeats)
+    return {
+        "first_request_seconds": first_seconds,
+        "request_seconds": request,
+        "step_seconds": without_decode / steps,
+        "decode_seconds": request - without_decode,
+    }
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:

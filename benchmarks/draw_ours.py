@@ -6,7 +6,6 @@ Prints its measurements as JSON, each line with all so far. `--fidelity` also dr
 float32, from the same latents and weights, and compares them.
 """
 
-import importlib.metadata
 import time
 from argparse import Namespace
 from functools import partial
@@ -50,7 +49,7 @@ def main() -> None:
     report = draw_job.Report(
         provider="this project",
         device=device.device_kind,
-        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+        versions=draw_job.versions(PACKAGES),
     )
     begin = time.perf_counter()
     job = Job(config, options, options.dtype)

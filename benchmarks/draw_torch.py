@@ -7,9 +7,7 @@ Uses scaled dot-product attention, channels last and fused projections, and on a
 work of SDXL, is not measured. Prints its measurements as JSON.
 """
 
-import importlib.metadata
 import json
-import time
 from functools import partial
 
 import numpy as np
@@ -79,19 +77,13 @@ def main() -> None:
         ).images
         return images.cpu() if isinstance(images, torch.Tensor) else np.asarray(images)
 
-    begin = time.perf_counter()
-    draw("np")
-    first_seconds = time.perf_counter() - begin
-    request = draw_job.seconds(lambda: draw("np"), options.repeats)
-    without_decode = draw_job.seconds(lambda: draw("latent"), options.repeats)
     report = {
         "provider": "diffusers" + (", torch.compile" if cuda else ""),
         "device": torch.cuda.get_device_name() if cuda else "cpu",
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "first_request_seconds": first_seconds,
-        "request_seconds": request,
-        "step_seconds": without_decode / options.steps,
-        "decode_seconds": request - without_decode,
+        "versions": draw_job.versions(PACKAGES),
+        **draw_job.request_figures(
+            partial(draw, "np"), partial(draw, "latent"), options.steps, options.repeats
+        ),
         "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if cuda else 0,
         "matmul_tflops": matmul_tflops(device, dtype),
     }

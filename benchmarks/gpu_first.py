@@ -6,7 +6,6 @@ Prints its measurements as JSON, each line with all so far. On a CPU the arrays 
 figures mean nothing.
 """
 
-import importlib.metadata
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -47,7 +46,7 @@ def main() -> None:
     is_accelerated = platform_of(device).is_accelerator
     report = draw_job.Report(
         device=device.device_kind,
-        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+        versions=draw_job.versions(PACKAGES),
     )
     report.add(copy_gb_per_second=round(copy_rate(COPIED if is_accelerated else 2**20), 1))
     mesh = make_mesh([device], 1)

@@ -9,14 +9,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
 from benchmarks import record
-from benchmarks.processes import ROOT, Instance
+from benchmarks.processes import ROOT, running
 from pipeline import BUNDLED
 from tools import page_states
 
@@ -33,14 +32,8 @@ _MILLISECONDS = {
 
 def main() -> None:
     """Measure, record the results, and report the scores that fall short."""
-    with tempfile.TemporaryDirectory() as folder:
-        instance = Instance(["app.py", "--model", str(BUNDLED)], Path(folder) / "log")
-        instance.start()
-        try:
-            instance.wait_until_ready()
-            loads = [_load(instance.url, Path(folder) / f"{i}.json") for i in range(_LOADS)]
-        finally:
-            instance.stop()
+    with running(["app.py", "--model", str(BUNDLED)]) as instance:
+        loads = [_load(instance.url) for _ in range(_LOADS)]
     report = sorted(loads, key=lambda load: load["scores"]["performance"])[_LOADS // 2]
     record.write("lighthouse", report)
     short_names = [name for name, aim in AIMS.items() if report["scores"][name] < aim]
@@ -48,7 +41,7 @@ def main() -> None:
         sys.exit(f"short of {', '.join(f'{AIMS[name]} for {name}' for name in short_names)}")
 
 
-def _load(url: str, file: Path) -> dict[str, Any]:
+def _load(url: str) -> dict[str, Any]:
     """Load the page in a browser with an empty cache."""
     command = [
         Path(sys.executable).with_name("node"),
@@ -57,14 +50,13 @@ def _load(url: str, file: Path) -> dict[str, Any]:
         "--preset=desktop",
         "--only-categories=accessibility,best-practices,performance",
         "--output=json",
-        f"--output-path={file}",
         f"--chrome-flags={' '.join(['--headless=new', *page_states.flags()])}",
         "--quiet",
     ]
     with sync_playwright() as playwright:
         environment = os.environ | {"CHROME_PATH": page_states.chromium(playwright)}
-    subprocess.run(command, env=environment, check=True)
-    return _summary(json.loads(file.read_text()))
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    return _summary(json.loads(done.stdout))
 
 
 def _summary(report: dict[str, Any]) -> dict[str, Any]:

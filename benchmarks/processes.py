@@ -5,13 +5,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 ROOT = Path(__file__).parent.parent
+ON_A_CPU = MappingProxyType({"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"})
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,21 @@ class Instance:
     Args:
         program: the arguments of Python.
         log: see below.
+        environment: variables in addition to those of this process.
 
     Attributes:
         url: its address, which stays the same from one start to the next.
         log: the file to which everything that it prints is appended.
     """
 
-    def __init__(self, program: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, program: Sequence[str], log: Path, environment: Mapping[str, str] = ON_A_CPU
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         self._command = [sys.executable, *program, "--port", str(self.port)]
+        self._environment = os.environ | environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,9 +60,8 @@ class Instance:
     def start(self) -> None:
         """Start the process, without waiting until it is ready."""
         with self.log.open("ab") as output:
-            environment = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=environment, stdout=output, stderr=output
+                self._command, cwd=ROOT, env=self._environment, stdout=output, stderr=output
             )
 
     def wait_until_ready(self, within_s: float = 600) -> None:
@@ -103,6 +110,27 @@ class Instance:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+
+
+@contextmanager
+def running(
+    program: Sequence[str], environment: Mapping[str, str] = ON_A_CPU, within_s: float = 600
+) -> Iterator[Instance]:
+    """Run a server until the block ends; it is ready when the block begins.
+
+    Args:
+        program: the arguments of Python.
+        environment: see `Instance`.
+        within_s: the most seconds until it is ready.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        instance = Instance(program, Path(folder) / "log", environment)
+        instance.start()
+        try:
+            instance.wait_until_ready(within_s)
+            yield instance
+        finally:
+            instance.stop()
 
 
 def is_ready(url: str) -> bool:

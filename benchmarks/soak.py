@@ -16,14 +16,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks import record
-from benchmarks.chaos import STEP_MS, STEPS, Toll, come, kill, settled
-from benchmarks.processes import Instance, Usage, front_end, stand_in
+from benchmarks.chaos import STEP_MS, STEPS, Toll, come, kill, settled, start_all
+from benchmarks.processes import Instance, front_end, stand_in
 from benchmarks.visitors import many_connections, page_request, visit
 
 VISITORS = 4
@@ -31,14 +31,6 @@ VISITORS = 4
 MAY_GROW = {"memory_mb": 16.0, "threads": 4.0, "open_files": 10.0, "temporary_files": 25.0}
 PAGE_EVERY_S = 5.0  # each writes five entries, a folder and four pictures, until they are deleted
 BODY = {"prompt": "a red star", "seed": 7}
-
-
-@dataclass
-class Watched:
-    """A process and the samples of its resource usage."""
-
-    instance: Instance
-    samples: list[Usage] = field(default_factory=list)
 
 
 def quarters(values: Sequence[float]) -> list[float]:
@@ -83,14 +75,11 @@ async def run(
     front = Instance(front_program(backends, "--keep-files", keep), folder / "front-end.log")
     instances = [spared_instance, killed_instance, front]
     try:
-        for instance in instances:
-            instance.start()
-        for instance in instances:
-            await asyncio.to_thread(instance.wait_until_ready)
+        await start_all(instances)
         return await _soaked(
             seconds,
             kill_every_s,
-            [Watched(front), Watched(spared_instance)],
+            [front, spared_instance],
             killed_instance,
             temporary_folder,
         )
@@ -102,19 +91,20 @@ async def run(
 async def _soaked(
     seconds: float,
     kill_every_s: float,
-    processes: list[Watched],
+    watched: list[Instance],
     killed_instance: Instance,
     temporary_folder: Path,
 ) -> dict[str, Any]:
     toll, rng, pages = Toll(), random.Random(7), 0
-    files: list[int] = []
-    front, deadline = processes[0].instance, time.monotonic() + seconds
+    # By the process's name, samples of each resource.
+    samples: dict[str, dict[str, list[float]]] = {}
+    front, deadline = watched[0], time.monotonic() + seconds
 
     def over() -> bool:
         return time.monotonic() > deadline
 
     async with many_connections() as client:
-        expected = (await visit(client, processes[1].instance.url, BODY)).pictures
+        expected = (await visit(client, watched[1].url, BODY)).pictures
 
         async def use_the_page() -> None:
             nonlocal pages
@@ -126,9 +116,10 @@ async def _soaked(
 
         async def watch() -> None:
             while not over():
-                for process in processes:
-                    process.samples.append(process.instance.usage())
-                files.append(sum(1 for _ in temporary_folder.rglob("*")))
+                for instance in watched:
+                    _note(samples, instance.log.stem, asdict(instance.usage()))
+                files = sum(1 for _ in temporary_folder.rglob("*"))
+                _note(samples, "all", {"temporary_files": files})
                 await asyncio.sleep(seconds / 60)
 
         await asyncio.gather(
@@ -141,21 +132,27 @@ async def _soaked(
             ),
         )
         await settled(client, front, toll)
-    usages = {process.instance.log.stem: _used(process) for process in processes}
-    usages["all"] = {"temporary_files": quarters(files)}
+    usages = {
+        name: {resource: quarters(values) for resource, values in resources.items()}
+        for name, resources in samples.items()
+    }
     for name, usage in usages.items():
         for resource, (before, after) in usage.items():
             if after - before > MAY_GROW[resource]:
                 toll.wrong.append(f"{name}: {resource} grew, {before} to {after}")
-    if (folder_count := len(list(temporary_folder.glob("sdxl-page-*")))) > len(processes) + 1:
-        toll.wrong.append(f"{folder_count} folders of {len(processes) + 1} processes")
+    processes = len(watched) + 1
+    if (folders := len(list(temporary_folder.glob("sdxl-page-*")))) > processes:
+        toll.wrong.append(f"{folders} folders of {processes} processes")
     counts = {"seconds": seconds, "page_requests": pages}
     return {**counts, "from_second_to_last_quarter": usages, **toll.report()}
 
 
-def _used(process: Watched) -> dict[str, list[float]]:
-    names = ("memory_mb", "threads", "open_files")
-    return {name: quarters([getattr(sample, name) for sample in process.samples]) for name in names}
+def _note(
+    samples: dict[str, dict[str, list[float]]], name: str, usage: Mapping[str, float]
+) -> None:
+    """Add a sample of each resource that may not grow."""
+    for resource in usage.keys() & MAY_GROW.keys():
+        samples.setdefault(name, {}).setdefault(resource, []).append(usage[resource])
 
 
 async def _kill_now_and_then(

@@ -8,14 +8,12 @@ the bundled LoRA, two and four steps draw without guidance. Writes
 import argparse
 import asyncio
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from benchmarks import record
-from benchmarks.processes import Instance
+from benchmarks.processes import running
 from benchmarks.visitors import Visit, many_connections, visit
 from pipeline import BUNDLED
 
@@ -34,14 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__)
     parser.add_argument("--repeats", type=int, default=9, help="requests, after one to warm up")
     repeats = parser.parse_args().repeats
-    with tempfile.TemporaryDirectory() as folder:
-        instance = Instance(["app.py", "--model", str(BUNDLED)], Path(folder) / "log")
-        instance.start()
-        try:
-            instance.wait_until_ready()
-            requests = asyncio.run(_measure(instance.url, repeats))
-        finally:
-            instance.stop()
+    with running(["app.py", "--model", str(BUNDLED)]) as instance:
+        requests = asyncio.run(_measure(instance.url, repeats))
     record.write("steps", {"repeats": repeats, "requests": requests})
 
 

@@ -5,13 +5,12 @@ what the window shows.
 """
 
 import argparse
-import tempfile
 from itertools import product
 from pathlib import Path
 
 from playwright.sync_api import expect
 
-from benchmarks.processes import ROOT, Instance
+from benchmarks.processes import ROOT, running
 from pipeline import BUNDLED
 from tools import page_states
 
@@ -34,15 +33,9 @@ def main() -> None:
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     expect.set_options(timeout=page_states.WITHIN_MS)
-    with tempfile.TemporaryDirectory() as folder:
-        instance = Instance(["app.py", "--model", str(BUNDLED)], Path(folder) / "log")
-        instance.start()
-        try:
-            instance.wait_until_ready()
-            for scheme, size in product(SCHEMES, SIZES):
-                _take(instance.url, scheme, size, out)
-        finally:
-            instance.stop()
+    with running(["app.py", "--model", str(BUNDLED)]) as instance:
+        for scheme, size in product(SCHEMES, SIZES):
+            _take(instance.url, scheme, size, out)
     print(out)
 
 

@@ -11,7 +11,6 @@ from benchmarks.load import (
     SERVICE_S,
     STEP_MS,
     STEPS,
-    drawn_together,
     ideal_latencies,
     under_load,
 )
@@ -67,11 +66,3 @@ def test_under_three_times_the_load_each_is_drawn_or_refused(tmp_path: Path):
         found = asyncio.run(under_load(url, 3.0, 4))
     assert found["outcomes"].keys() == {"done", "refused: full"}
     assert sum(found["outcomes"].values()) == found["arrivals"]
-
-
-@pytest.mark.rare  # tests/pipeline/drawing/test_engine.py draws them beside others
-def test_drawn_together_pictures_are_those_that_are_drawn_alone(address: str):
-    found = asyncio.run(drawn_together(address, 3))
-    assert found["outcomes"] == {"done": 6}
-    assert found["pictures"] == 12
-    assert found["pictures_unlike_the_one_drawn_alone"] == 0
