@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tools.miniature.drawing import draw, signed_distance
+from tests.drawing import draw
 from tools.miniature.scenes import (
     COLOURS,
     HELD_OUT,
@@ -15,6 +15,7 @@ from tools.miniature.scenes import (
     prompt,
     random_scene,
 )
+from tools.miniature.shapes import signed_distance
 
 
 def scenes(count: int, held_out: bool = False) -> list[Scene]:

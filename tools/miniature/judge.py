@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from tools.miniature.drawing import signed_distance
 from tools.miniature.scenes import BACKGROUNDS, COLOURS, RGB, SHAPES, Scene
+from tools.miniature.shapes import signed_distance
 
 _SIZE = 128  # pictures are judged at this width: half of the noise, a quarter of the work
 _BORDER = 3  # pixels at that width that show nothing but background
