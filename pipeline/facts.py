@@ -14,6 +14,7 @@ from pipeline.request import (
     FULL,
     GUIDANCE_SCALE,
     MAX_CACHE_INTERVAL,
+    MIN_DENOISING_END,
     NUM_INFERENCE_STEPS,
     TINY,
     GenerateRequest,
@@ -69,28 +70,29 @@ class EmbeddingFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """Description of a further model that requests can name, which shares the first one's programs.
-
-    Most attributes are those of `Facts`.
+class CommonFacts:
+    """Facts in which models can differ that share programs.
 
     Attributes:
-        name: name in requests.
-        title: name for people; "" for the name.
-        prediction_type: what the network predicts, such as "epsilon" or "v_prediction".
-        digest: equal for equal files.
-        hash: SHA-256 of its single file in hexadecimal digits; "" if it is not known.
-        pictured: whether there is a picture of it.
-        text: what the operator says about it.
-        fault: the reason why requests cannot name it; "" if they can.
+        name: name in requests: that of a folder or file, or a Hub id.
+        revision: the commit on the Hub.
+        unet: the name of the network that replaces the checkpoint's own; None if none does.
+        scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
+            of `pipeline.schedulers.config.SCHEDULERS`.
+        schedulers: those that requests can name.
+        refused_schedulers: the names of the other schedulers, each with the reason why it does not
+            fit the model.
+        num_train_timesteps: the number of timesteps that the model was trained with.
+        num_inference_steps, guidance_scale: the defaults of requests.
+        distilled: whether it draws in few steps without a LoRA.
+        timesteps: those of a distilled model's usual run, such as "999,749"; "" for spaced ones.
+        words: the words and emoji that it was trained with, if its checkpoint lists them.
     """
 
     name: str
-    title: str = ""
     revision: str | None = None
     unet: str | None = None
-    prediction_type: str = ""
-    scheduler: str = ""
+    scheduler: str
     sigma_schedule: str = DEFAULT_SIGMAS
     schedulers: tuple[str, ...] = ()
     refused_schedulers: tuple[tuple[str, str], ...] = ()
@@ -100,6 +102,25 @@ class ModelFacts:
     distilled: bool = False
     timesteps: str = ""
     words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts(CommonFacts):
+    """Description of a further model that requests can name, which shares the first one's programs.
+
+    Attributes:
+        title: name for people; "" for the name.
+        prediction_type: what the network predicts, such as "epsilon" or "v_prediction".
+        digest: equal for equal files.
+        hash: SHA-256 of its single file in hexadecimal digits; "" if it is not known.
+        pictured: whether there is a picture of it.
+        text: what the operator says about it.
+        fault: the reason why requests cannot name it; "" if they can.
+    """
+
+    title: str = ""
+    scheduler: str = ""
+    prediction_type: str = ""
     digest: str = ""
     hash: str = ""
     pictured: bool = False
@@ -108,35 +129,25 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(CommonFacts):
     """Description of the model that draws; the body of `/v1/model`.
 
     Attributes:
-        name, revision: the checkpoint: the name of a folder or file or a Hub id, and the commit on
-            the Hub.
         bundled: whether it is the miniature that comes with this program.
         device, num_devices: the devices in use, such as "NVIDIA H200" and 1.
         height, width: the default size of the pictures, in pixels.
         images_per_request: the most pictures of a request, and the number of slots.
-        num_inference_steps, guidance_scale: the defaults of requests.
         max_inference_steps: the most steps of a request.
         family: "Stable Diffusion XL", or "Stable Diffusion" for its versions 1 and 2.
         safety_checker: whether the checkpoint's safety checker blurs the pictures that it flags.
         screened: whether the operator's own function checks the pictures.
-        scheduler, sigma_schedule: those that draw requests which name none. The scheduler is a key
-            of `pipeline.schedulers.config.SCHEDULERS`.
-        schedulers, sigma_schedules: those that requests can name.
-        refused_schedulers: the names of the other schedulers, each with the reason why it does not
-            fit the model.
-        num_train_timesteps: the number of timesteps that the model was trained with.
+        sigma_schedules: those that requests can name.
         version: JAX's version, the networks' dtype and their quantisation. If one of these changes,
             so do the pictures.
         more_sizes, coming_sizes: other (width, height) to ask for, and those that are not ready.
         loras, embeddings: sorted by name; they may change while the model draws.
         lists: digest of the lists in files that prompts can name; "" for none.
-        distilled: whether it draws in few steps without a LoRA.
-        timesteps: those of a distilled model's usual run, such as "999,749"; "" for spaced ones.
-        vae, unet: the names of the networks that replace the checkpoint's own; None if none does.
+        vae: the name of the network that replaces the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
         live: whether it draws live pictures, see `serving.generator.Request`.
         needs_mask: whether it is for inpainting, and draws only from a picture and a mask.
@@ -144,22 +155,17 @@ class Facts:
         refiner: the name of the refiner that draws the last steps; None if there is none.
         step_cache: whether requests can have a `cache_interval` above 1.
         quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
-        words: the words and emoji that it was trained with, if its checkpoint lists them.
         models: further models, sorted by name; they may change while the model draws.
         others: models that are built otherwise and have programs of their own.
     """
 
-    name: str
-    revision: str | None
     device: str
     num_devices: int
     height: int
     width: int
     images_per_request: int
-    num_inference_steps: int
     family: str
     safety_checker: bool
-    scheduler: str
     version: str
     bundled: bool = False
     screened: bool = False
@@ -168,16 +174,9 @@ class Facts:
     coming_sizes: tuple[tuple[int, int], ...] = ()
     loras: tuple[LoraFacts, ...] = ()
     embeddings: tuple[EmbeddingFacts, ...] = ()
-    guidance_scale: float = 5.0
-    distilled: bool = False
-    timesteps: str = ""
     vae: str | None = None
-    unet: str | None = None
-    sigma_schedule: str = DEFAULT_SIGMAS
     schedulers: tuple[str, ...] = tuple(SCHEDULERS)
     sigma_schedules: tuple[str, ...] = (DEFAULT_SIGMAS, *SIGMA_KEYS.values())
-    refused_schedulers: tuple[tuple[str, str], ...] = ()
-    num_train_timesteps: int = 1000
     tiny_vae: str | None = None
     live: bool = False
     needs_mask: bool = False
@@ -185,7 +184,6 @@ class Facts:
     refiner: str | None = None
     step_cache: bool = False
     quantization: str | None = None
-    words: tuple[str, ...] = ()
     lists: str = ""
     models: tuple[ModelFacts, ...] = ()
     others: tuple["Facts", ...] = ()
@@ -248,6 +246,11 @@ class Facts:
         return MAX_CACHE_INTERVAL if self.step_cache else 1
 
     @property
+    def min_denoising_end(self) -> float:
+        """The smallest `denoising_end` that requests can have."""
+        return 1.0 if self.refiner is None else MIN_DENOISING_END
+
+    @property
     def usable_loras(self) -> dict[str, LoraFacts]:
         """The LoRAs that can be used, by name."""
         return {lora.name: lora for lora in self.loras if not lora.doubled}
@@ -275,7 +278,7 @@ class Facts:
 
 
 # The attributes in which models differ that share programs.
-OF_MODEL = {field.name for field in fields(ModelFacts)} & {field.name for field in fields(Facts)}
+OF_MODEL = {field.name for field in fields(CommonFacts)}
 
 # The fields that, together with the request, determine the pictures to the bit.
 _DRAWN_WITH = (

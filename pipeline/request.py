@@ -53,6 +53,7 @@ MAX_CACHE_INTERVAL = 5  # evaluations
 NUM_INFERENCE_STEPS, GUIDANCE_SCALE = 25, 5.0  # of models that have no others
 STRENGTH = 0.8  # of requests with a picture that give none
 DENOISING_END = 0.8  # the same with a refiner
+MIN_DENOISING_END = 0.01
 ENLARGE_STRENGTH = 0.35  # of second runs that give none
 
 
@@ -83,7 +84,8 @@ class GenerateRequest:
             high=50,
             description="How closely to follow the prompt.",
             details="1 and below: no guidance.",
-            model_default=True,
+            of_model={"default": "guidance_scale"},
+            absent_note="The model's own if None.",
             flag="guidance",
             key="CFG scale",
         )
@@ -93,9 +95,9 @@ class GenerateRequest:
             default=None,
             low=1,
             high=MAX_INFERENCE_STEPS,
-            model_high="max_inference_steps",
-            model_default=True,
             any_high=1000,
+            of_model={"default": "num_inference_steps", "high": "max_inference_steps"},
+            absent_note="The model's own if None.",
             description="Denoising steps.",
             flag="steps",
             link="steps",
@@ -158,7 +160,7 @@ class GenerateRequest:
     scheduler: str = _declare(
         Choice(
             choices=tuple(SCHEDULERS),
-            model_choices="schedulers",
+            of_model={"choices": "schedulers"},
             texts=SAMPLERS,
             description="The scheduler, which removes the noise.",
             details='Names such as "DPM++ 2M Karras" are understood too.',
@@ -169,7 +171,7 @@ class GenerateRequest:
     sigma_schedule: str = _declare(
         Choice(
             choices=tuple(SCHEDULE_TYPES),
-            model_choices="sigma_schedules",
+            of_model={"choices": "sigma_schedules"},
             texts=SCHEDULE_TYPES,
             description="How noise levels are spaced.",
             key="Schedule type",
@@ -185,6 +187,7 @@ class GenerateRequest:
     )
     timesteps: str = _declare(
         Timesteps(
+            of_model={"trained": "num_train_timesteps"},
             description="The timesteps of the run, in place of spaced ones.",
             details="Their number is then the number of steps.",
             optional=True,
@@ -201,7 +204,7 @@ class GenerateRequest:
     decoder: str = _declare(
         Choice(
             choices=(FULL, TINY),
-            model_choices="decoders",
+            of_model={"choices": "decoders"},
             description="The decoder, which turns latents into pictures.",
             details=f"{TINY}: quicker and less exact; only with a tiny VAE.",
             optional=True,
@@ -210,7 +213,7 @@ class GenerateRequest:
     recipe: str = _declare(
         Choice(
             choices=recipes.NAMES,
-            model_choices="recipe_names",
+            of_model={"choices": "recipe_names"},
             description="Draw in few steps with a LoRA that the server has for it.",
             details="Sets the LoRA, scheduler, steps and guidance scale together.",
             least=1,
@@ -226,7 +229,7 @@ class GenerateRequest:
             details="1: as if there were none.",
             key="Denoising strength",
             optional=True,
-            note=f"{STRENGTH} with a picture if None.",
+            absent_note=f"{STRENGTH} with a picture if None.",
         )
     )
     padding: int | None = _declare(
@@ -235,13 +238,14 @@ class GenerateRequest:
             description="Draw only the masked part, with so many pixels around it.",
             key="Masked area padding",
             optional=True,
-            note="The whole picture is drawn if None.",
+            absent_note="The whole picture is drawn if None.",
         )
     )
     prompt_syntax: str = _declare(
         Choice(
             choices=SYNTAXES,
             default=PLAIN,
+            absent_note="",
             description="The syntax of prompts.",
             details="a1111: AUTOMATIC1111's, with weights, changes, breaks, lists and LoRAs.",
             optional=True,
@@ -252,7 +256,7 @@ class GenerateRequest:
             default=1,
             low=1,
             high=MAX_CACHE_INTERVAL,
-            model_high="max_cache_interval",
+            of_model={"high": "max_cache_interval"},
             unavailable="no_step_cache",
             description="Run the whole network in one of so many evaluations.",
             details="More: quicker and less exact; only with a step cache.",
@@ -262,20 +266,21 @@ class GenerateRequest:
 
     denoising_end: float | None = _declare(
         OwnNumber(
-            low=0.01,
+            low=MIN_DENOISING_END,
             high=1,
             description="The share of the denoising after which the refiner takes over.",
             details="1: the base model alone.",
             key="Refiner switch at",
             optional=True,
-            needs="refiner",
-            note=f"{DENOISING_END} with a refiner if None.",
+            of_model={"low": "min_denoising_end"},
+            unavailable="missing_refiner",
+            absent_note=f"{DENOISING_END} with a refiner if None.",
         )
     )
 
     model: str = _declare(
         Named(
-            model_choices="model_names",
+            of_model={"choices": "model_names"},
             description="The name of the model to draw with.",
             flag="checkpoint",
             optional=True,
@@ -284,6 +289,7 @@ class GenerateRequest:
 
     enlarge: str = _declare(
         Size(
+            of_model={"choices": "size_names"},
             description="Draw the finished pictures again in a larger size.",
             details="The second run starts from them.",
             key="Hires resize",
@@ -298,21 +304,21 @@ class GenerateRequest:
             key="Hires strength",
             optional=True,
             part_of="enlarge",
-            note=f"{ENLARGE_STRENGTH} if None, or as much as one step takes.",
+            absent_note=f"{ENLARGE_STRENGTH} if None, or as much as one step takes.",
         )
     )
     enlarge_steps: int | None = _declare(
         OwnWhole(
             low=1,
             high=MAX_INFERENCE_STEPS,
-            model_high="max_inference_steps",
+            of_model={"high": "max_inference_steps"},
             any_high=1000,
             description="The steps of the second run.",
             details="It takes the share of them that its strength says.",
             key="Hires steps",
             optional=True,
             part_of="enlarge",
-            note="As many as those of the first run if None.",
+            absent_note="As many as those of the first run if None.",
         )
     )
 
@@ -474,11 +480,8 @@ def misfits(request: GenerateRequest, own_scheduler: str) -> Iterator[Misfit]:
 def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
     """Yield a fault for each value that cannot be used, by `model`'s own limits if it is given."""
     for setting in SETTINGS.values():
-        value = getattr(request, setting.name)
-        if value is None and setting.default is None:
-            continue
         model_setting = setting if model is None else setting.for_model(model)
-        if fault := model_setting.fault(value):
+        if fault := model_setting.fault(getattr(request, setting.name)):
             yield fault
 
 
@@ -584,3 +587,17 @@ def check_count(name: str, value: object, low: int, high: int) -> None:
         raise InputError(f"{name} is {value!r}; expected a whole number from {low} to {high}")
     if not low <= value <= high:
         raise InputError(f"{name} is {value}; expected {low} to {high}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise InputError unless `value` is one of the choices."""
+    if value not in choices:
+        right = ", ".join(map(repr, choices))
+        raise InputError(f"{name} is {value!r}; expected one of {right}")
+
+
+def check_faults(faults: Mapping[str, bool]) -> None:
+    """Raise InputError with the first of these messages whose fault is there."""
+    for message, is_there in faults.items():
+        if is_there:
+            raise InputError(message)

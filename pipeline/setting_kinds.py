@@ -42,6 +42,10 @@ class Setting:
         key: name in a picture's text, by default `name`.
         optional: whether pictures' texts and links leave it out if it has its default.
         part_of: name of the setting whose default turns this one off; "" for none.
+        absent_note: note on what a request that leaves it out gets; "" if that is simply the
+            default.
+        of_model: fields of the declaration that depend on the model, each with the name of the
+            model's attribute.
     """
 
     kind: ClassVar[Any] = str
@@ -56,6 +60,8 @@ class Setting:
     key: str = ""
     optional: bool = False
     part_of: str = ""
+    absent_note: str = ""
+    of_model: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def named(self, name: str) -> Self:
         """Return the declaration under this name, with all names that derive from it."""
@@ -67,27 +73,20 @@ class Setting:
             key=self.key or name.replace("_", " ").capitalize(),
         )
 
+    def for_model(self, model: object) -> Self:
+        """Return the declaration with the limits and the default that hold for a model."""
+        changes = {field: getattr(model, name) for field, name in self.of_model.items()}
+        return dataclasses.replace(self, **changes)
+
     @property
     def help(self) -> str:
         """Description with the limits, as the command line and Gradio's clients show it."""
-        return self.description
-
-    def for_model(self, model: object) -> Self:
-        """Return the declaration with the limits and the default that hold for a model."""
-        return self
+        return f"{self.description.removesuffix('.')}{self.range_text}. {self.details}".strip()
 
     @property
-    def absent_note(self) -> str:
-        """Note on what a request that leaves it out gets; "" if that is simply the default."""
+    def range_text(self) -> str:
+        """The values that can be used, as `help` goes on after the description."""
         return ""
-
-    def absent_value(self) -> Any:
-        """Return the value of a request that leaves the setting out."""
-        return self.default
-
-    def of_picture(self, value: Any, index: int) -> Any:
-        """Return the value for one picture of a request."""
-        return value
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -97,6 +96,14 @@ class Setting:
     def expected(self, code: str) -> str:
         """Return what would be right, for a fault of this code."""
         return self.noun
+
+    def absent_value(self) -> Any:
+        """Return the value of a request that leaves the setting out."""
+        return self.default
+
+    def of_picture(self, value: Any, index: int) -> Any:
+        """Return the value for one picture of a request."""
+        return value
 
     def fault(self, value: Any) -> "Fault | None":
         """Return why a value cannot be used; None if it can."""
@@ -121,12 +128,12 @@ class Texts(Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Setting):
-    """Declaration of a number.
+    """Declaration of a number. None can be used where it is the default.
 
     Attributes:
         low, high: limits, both inclusive.
         any_high: upper limit of any model, for HTTP schemas, if it differs from `high`.
-        model_default: whether a model has its own default, in its attribute of the setting's name.
+        unavailable: the code of the fault of a number where the model takes only a single one.
     """
 
     kind = float
@@ -135,34 +142,34 @@ class Number(Setting):
     low: float = 0
     high: float
     any_high: float | None = None
-    model_default: bool = False
+    unavailable: Literal["out_of_range", "no_step_cache", "missing_refiner"] = "out_of_range"
 
     @property
-    def help(self) -> str:
-        limits = f"{self.description.removesuffix('.')}, {self.low} to {self.high}."
-        return f"{limits} {self.details}".strip()
-
-    @property
-    def absent_note(self) -> str:
-        return "The model's own if None." if self.model_default else ""
-
-    def for_model(self, model: object) -> Self:
-        if not self.model_default:
-            return self
-        return dataclasses.replace(self, default=getattr(model, self.name))
+    def range_text(self) -> str:
+        return f", {self.low} to {self.high}"
 
     @property
     def limits(self) -> dict[str, Any]:
         return {"low": self.low, "high": self.high}
 
     def expected(self, code: str) -> str:
+        if code == "missing_refiner":
+            return f"none or {self.high:g}, because there is no refiner"
         known = self.kind is int and code == "out_of_range"
         return f"{'' if known else f'{self.noun} from '}{self.low} to {self.high}"
 
     def fault(self, value: Any) -> "Fault | None":
-        if not _is_number(value) or not abs(value) < math.inf:
-            return Fault("not_a_number", self, value)
-        return None if self.low <= value <= self.high else Fault("out_of_range", self, value)
+        if value is None and self.default is None:
+            return None
+        is_whole = self.kind is int
+        other_type = Fault("not_whole" if is_whole else "not_a_number", self, value)
+        is_number = isinstance(value, int | float | np.integer | np.floating)
+        if not is_number or isinstance(value, bool) or not abs(value) < math.inf:
+            return other_type
+        if not self.low <= value <= self.high and not (is_whole and value != int(value)):
+            code = "out_of_range" if self.low < self.high else self.unavailable
+            return Fault(code, self, value)
+        return other_type if is_whole and not isinstance(value, int | np.integer) else None
 
     def checked(self, value: Any) -> Any:
         return None if value is None else super().checked(value)
@@ -170,71 +177,18 @@ class Number(Setting):
 
 @dataclass(frozen=True, kw_only=True)
 class Whole(Number):
-    """Declaration of a whole number.
-
-    Attributes:
-        model_high: name of the model's attribute that holds its own upper limit; "" if it has none.
-        unavailable: the code of the fault of a number where the model takes only a single one.
-    """
+    """Declaration of a whole number."""
 
     kind = int
     noun = "a whole number"
 
-    model_high: str = ""
-    unavailable: Literal["out_of_range", "no_step_cache"] = "out_of_range"
-
-    def for_model(self, model: object) -> Self:
-        setting = super().for_model(model)
-        if not self.model_high:
-            return setting
-        return dataclasses.replace(setting, high=getattr(model, self.model_high))
-
-    def fault(self, value: Any) -> "Fault | None":
-        if not _is_number(value) or not abs(value) < math.inf:
-            return Fault("not_whole", self, value)
-        if not self.low <= value <= self.high and value == int(value):
-            code = "out_of_range" if self.low < self.high else self.unavailable
-            return Fault(code, self, value)
-        return None if isinstance(value, int | np.integer) else Fault("not_whole", self, value)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNumber(Number):
-    """Declaration of a number that may be None.
-
-    Attributes:
-        note: what None means.
-        needs: name of the model's attribute that is None where only the highest value can be used,
-            which changes nothing; "" if any model can use all values.
-        is_missing: whether the model has None there.
-    """
+    """Declaration of a number that may be None."""
 
     default: Any = None
-    note: str = "The scheduler's own if None."
-    needs: Literal["", "refiner"] = ""
-    is_missing: bool = False
-
-    def for_model(self, model: object) -> Self:
-        setting = super().for_model(model)
-        is_missing = self.needs != "" and getattr(model, self.needs) is None
-        return dataclasses.replace(setting, is_missing=is_missing)
-
-    @property
-    def absent_note(self) -> str:
-        return self.note
-
-    def expected(self, code: str) -> str:
-        if code == "missing_refiner":
-            return f"none or {self.high:g}, because there is no refiner"
-        return super().expected(code)
-
-    def fault(self, value: Any) -> "Fault | None":
-        if value is None:
-            return None
-        fault = super().fault(value)
-        if fault is None and self.is_missing and value != self.high:
-            return Fault("missing_refiner", self, value)
-        return fault
+    absent_note: str = "The scheduler's own if None."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,10 +202,7 @@ class Seed(Whole):
 
     default: Any = 0
     high: float = MAX_SEED
-
-    @property
-    def absent_note(self) -> str:
-        return "Random if None."
+    absent_note: str = "Random if None."
 
     def absent_value(self) -> int:
         return random_seed()
@@ -266,36 +217,23 @@ class Choice(Setting):
 
     Attributes:
         choices: the names.
-        model_choices: name of the model's attribute with the names that it can draw with; "" if
-            these are all of them.
         texts: the names as a picture's text has them, where they differ.
         least: the number of names from which on there is something to choose.
         unknown: the code of the fault of a name that is not among them.
-        note: what None means, if the default is "".
     """
 
     noun = "a name"
 
     default: Any = ""
+    absent_note: str = "The model's own if None."
     choices: Sequence[str]
-    model_choices: str = ""
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     least: int = 2
     unknown: Literal["unknown_choice", "missing_recipe"] = "unknown_choice"
-    note: str = "The model's own if None."
 
     @property
-    def help(self) -> str:
-        sentence = f"{self.description.removesuffix('.')}: {', '.join(self.choices)}."
-        return f"{sentence} {self.details}".strip()
-
-    @property
-    def absent_note(self) -> str:
-        return "" if self.default else self.note
-
-    def for_model(self, model: object) -> Self:
-        choices = getattr(model, self.model_choices) if self.model_choices else self.choices
-        return dataclasses.replace(self, choices=choices)
+    def range_text(self) -> str:
+        return f": {', '.join(self.choices)}" if self.choices else ""
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -319,12 +257,8 @@ class Choice(Setting):
 class Named(Choice):
     """Declaration of a choice among names of which only a model knows what they are."""
 
+    absent_note: str = "The first one if None."
     choices: Sequence[str] = ()
-    note: str = "The first one if None."
-
-    @property
-    def help(self) -> str:
-        return f"{self.description} {self.details}".strip()
 
     def fault(self, value: Any) -> "Fault | None":
         return super().fault(value) if self.choices or not isinstance(value, str) else None
@@ -339,9 +273,8 @@ class Size(Choice):
 
     noun = "a size"
 
+    absent_note: str = ""
     choices: Sequence[str] = _ANY_SIZE
-    model_choices: str = "size_names"
-    note: str = ""
 
     def fault(self, value: Any) -> "Fault | None":
         text = str(self.checked(value))
@@ -354,18 +287,31 @@ class Size(Choice):
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Setting):
-    """Declaration of a text with a form of its own, which an example shows."""
+    """Declaration of a text with a form of its own, which an example shows.
+
+    `checked` raises an error for a text that has another form.
+    """
 
     example: ClassVar[str]
+    unreadable: ClassVar[Literal["unreadable", "not_timesteps"]] = "unreadable"
 
     @property
-    def help(self) -> str:
-        sentence = f"{self.description.removesuffix('.')}, such as {self.example}."
-        return f"{sentence} {self.details}".strip()
+    def range_text(self) -> str:
+        return f", such as {self.example}"
 
     @property
     def limits(self) -> dict[str, Any]:
         return {"example": self.example}
+
+    def expected(self, code: str) -> str:
+        return f"{self.noun}, such as {self.example!r}"
+
+    def fault(self, value: Any) -> "Fault | None":
+        try:
+            self.checked(value)
+        except (AttributeError, TypeError, ValueError):
+            return Fault(self.unreadable, self, value)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,35 +322,29 @@ class Timesteps(Written):
     same meaning. The default "" stands for spaced timesteps.
 
     Attributes:
-        high: the largest timestep, inclusive.
-        model_trained: name of the model's attribute with the number of its timesteps.
+        trained: the number of timesteps that the model was trained with.
     """
 
-    example: ClassVar[str] = "999,749,499,249"
+    example = "999,749,499,249"
+    unreadable = "not_timesteps"
     noun = "a list"
 
     default: Any = ""
-    high: int = 999
-    model_trained: str = "num_train_timesteps"
-
-    def for_model(self, model: object) -> Self:
-        return dataclasses.replace(self, high=getattr(model, self.model_trained) - 1)
+    trained: int = 1000
 
     @property
     def limits(self) -> dict[str, Any]:
-        return {"low": 0, "high": self.high, "limit": MAX_INFERENCE_STEPS, **super().limits}
+        high = self.trained - 1
+        return {"low": 0, "high": high, "limit": MAX_INFERENCE_STEPS, **super().limits}
 
     def expected(self, code: str) -> str:
-        falling = f"up to {MAX_INFERENCE_STEPS} falling whole numbers from 0 to {self.high}"
+        falling = f"up to {MAX_INFERENCE_STEPS} falling whole numbers from 0 to {self.trained - 1}"
         return f"{falling}, such as {self.example!r}"
 
     def fault(self, value: Any) -> "Fault | None":
-        try:
-            timesteps = parse_timesteps(self.checked(value))
-        except (TypeError, ValueError):
-            return Fault("not_timesteps", self, value)
-        too_late = timesteps and timesteps[0] > self.high
-        return Fault("not_timesteps", self, value) if too_late else None
+        fault = super().fault(value)
+        is_late = not fault and any(x >= self.trained for x in parse_timesteps(self.checked(value)))
+        return Fault(self.unreadable, self, value) if is_late else fault
 
     def checked(self, value: str | Sequence[int] | None) -> str:
         listed = () if value is None else value
@@ -416,18 +356,12 @@ class Timesteps(Written):
 class Variations(Written):
     """Declaration of a list of variations: seeds with strengths, such as "12:0.25,34:0.5"."""
 
-    example: ClassVar[str] = "12:0.25,34:0.5"
+    example = "12:0.25,34:0.5"
     noun = "a list"
 
-    def expected(self, code: str) -> str:
-        return f"{self.noun} such as {self.example!r}"
-
-    def fault(self, value: Any) -> "Fault | None":
-        try:
-            parse_variations(value)
-        except (TypeError, ValueError):
-            return Fault("unreadable", self, value)
-        return None
+    def checked(self, value: str) -> str:
+        parse_variations(value)
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -438,18 +372,8 @@ class Loras(Written):
     `{"pixel": 0.8, "other": (0.5, 0.3)}` has the same meaning.
     """
 
-    example: ClassVar[str] = "pixel:0.8,other:0.5:0.3"
+    example = "pixel:0.8,other:0.5:0.3"
     noun = f"up to {MAX_LORAS} LoRAs with weights from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
-
-    def expected(self, code: str) -> str:
-        return f"{self.noun}, such as {self.example!r}"
-
-    def fault(self, value: Any) -> "Fault | None":
-        try:
-            self.checked(value)
-        except (AttributeError, TypeError, ValueError):
-            return Fault("unreadable", self, value)
-        return None
 
     def checked(self, value: str | LoraWeights | None) -> str:
         return format_loras(parse_loras(value or "") if isinstance(value, str | None) else value)
@@ -502,10 +426,9 @@ class Fault:
     """Reason why a value cannot be used.
 
     Attributes:
-        code: "out_of_range" or `Whole.unavailable` for a number of the right type; "unreadable" for
-            a text; `Choice.unknown` for a name; "missing_refiner" for `OwnNumber.needs`;
-            "not_timesteps" for a list of timesteps; otherwise the type that the value does not
-            have.
+        code: "out_of_range" or `Number.unavailable` for a number of the right type;
+            `Written.unreadable` for a text; `Choice.unknown` for a name; otherwise the type that
+            the value does not have.
     """
 
     code: Literal[
@@ -525,7 +448,3 @@ class Fault:
     def __str__(self) -> str:
         expectation = self.setting.expected(self.code)
         return f"{self.setting.name} is {self.value!r}; expected {expectation}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

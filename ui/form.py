@@ -225,7 +225,7 @@ def _component(setting: Setting, facts: Facts) -> Component:
         return gr.Number(setting.default, **options)
     if isinstance(model_setting, OwnNumber):  # Gradio's own component for numbers has 0 for none
         options["placeholder"] = i18n.text("automatic", own="")
-        options["visible"] = not model_setting.is_missing
+        options["visible"] = model_setting.low < model_setting.high
         return gr.Textbox("", max_length=20, **options)
     if isinstance(model_setting, Number):
         options["visible"] = model_setting.low < model_setting.high
@@ -608,8 +608,8 @@ def _within(setting: Setting, picture_settings: Settings, facts: Facts, notes: l
         return value if value in model_setting.choices[1:] else model_setting.default
     if value is None or value != value:  # NaN
         return model_setting.default
-    is_missing = isinstance(model_setting, OwnNumber) and model_setting.is_missing
-    if not isinstance(model_setting, Number) or is_missing:
+    is_single = isinstance(model_setting, OwnNumber) and model_setting.low == model_setting.high
+    if not isinstance(model_setting, Number) or is_single:
         if (fault := model_setting.fault(value)) is None:
             return model_setting.checked(value)
         params: dict[str, Param] = {

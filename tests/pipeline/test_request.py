@@ -75,7 +75,7 @@ def test_limits_of_a_model():
     assert isinstance(steps, Whole)
     assert (steps.high, steps.default) == (8, 4)
     assert SETTINGS["guidance_scale"].for_model(LIMITED).default == 2.0
-    assert SETTINGS["guidance_until"].for_model(LIMITED) is SETTINGS["guidance_until"]
+    assert SETTINGS["guidance_until"].for_model(LIMITED) == SETTINGS["guidance_until"]
 
 
 NUMBER = Number(name="eta", default=0.5, high=1, description="")
@@ -116,7 +116,9 @@ def test_lists_of_variations(text: Any, found: list[tuple[int, float]] | None):
     fault = SETTINGS["variation_of"].fault(text)
     if found is None:
         assert fault is not None
-        assert str(fault) == (f"variation_of is {text!r}; expected a list such as '12:0.25,34:0.5'")
+        assert str(fault) == (
+            f"variation_of is {text!r}; expected a list, such as '12:0.25,34:0.5'"
+        )
     else:
         assert fault is None
         assert parse_variations(text) == found
