@@ -2,27 +2,27 @@
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from PIL import Image
 
-from pipeline.batch.files import write_durably
 from pipeline.batch.journal import Journal
 from pipeline.batch.prompts import Item
 from pipeline.drawing.drawing import Drawing
 from pipeline.drawing.origins import Inputs
 from pipeline.errors import InputError, NotFiniteError
 from pipeline.images import metadata
+from pipeline.images.files import write_durably
 from pipeline.images.opening import open_file
 from pipeline.pipeline import SDXLPipeline
 from pipeline.request import GenerateRequest
 
 _WRITERS = 2  # threads
+MAX_WRITES = 8  # pictures that wait for them; then the drawing waits
 _PREPARERS = 2
 
 
@@ -99,31 +99,53 @@ def draw(
     """
     items_by_drawing: dict[Drawing, Item] = {}
     slots = pipe.facts.images_per_request
-    with _Prepared(pipe, items) as prepared, Writer(folder, journal) as writer:
+    # All pictures that are finished are written, also after an exception.
+    with (
+        ThreadPoolExecutor(_WRITERS, thread_name_prefix="write") as writers,
+        closing(_prepared(pipe, items)) as prepared,
+    ):
+        writes: deque[Future[None]] = deque()
         while True:
             while sum(not drawing.entered for drawing in items_by_drawing) < slots:
                 if (next_pair := next(prepared, None)) is None:
                     break
-                item, drawing = next_pair
+                item, drawing = next_pair[0], next_pair[1].result()
                 for text in (*drawing.first.truncated, *drawing.first.negative_truncated):
                     if text and item.place == 0:
                         on_cut(f"{item.line.where}: cut off, too long: {text}")
                 pipe.begin(drawing)
                 items_by_drawing[drawing] = item
             if not items_by_drawing:
-                return
-            for progress in pipe.advance():
-                drawing = progress.drawing
+                break
+            for drawing in [progress.drawing for progress in pipe.advance()]:
                 if not drawing.is_over:
                     continue
                 item = items_by_drawing.pop(drawing)
                 if drawing.error is None:
-                    writer.write(item, drawing.pictures[0].image)
+                    image = drawing.pictures[0].image
+                    writes.append(writers.submit(write, folder, journal, item, image))
                 elif isinstance(drawing.error, NotFiniteError):
                     journal.add_failed(item, str(drawing.error))
                 else:
                     raise drawing.error
                 on_over()
+            while writes and (len(writes) > MAX_WRITES or writes[0].done()):
+                writes.popleft().result()
+        for pending in writes:
+            pending.result()
+
+
+def write(folder: Path, journal: Journal, item: Item, image: Image.Image) -> None:
+    """Write a finished picture into a folder and its journal. Any thread may call this.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    file = io.BytesIO()
+    metadata.save_png(image, file)
+    journal.add(item, metadata.from_text(image.info[metadata.KEY]))
+    write_durably(folder / item.name, file.getvalue())
+    journal.drawn.add(item.index)
 
 
 def _prepare(
@@ -154,70 +176,13 @@ def _named(item: Item) -> Iterator[None]:
         raise InputError(f"{item.line.where}: {error}") from error
 
 
-class _Prepared:
-    """Iterator over drawings that other threads prepare a little ahead of the slots."""
-
-    def __init__(self, pipe: SDXLPipeline, items: Sequence[Item]):
-        self._pipe = pipe
-        self._items = iter(items)
-        self._ahead: deque[tuple[Item, Future[Drawing]]] = deque()
-        self._threads = ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare")
-
-    def __enter__(self) -> Iterator[tuple[Item, Drawing]]:
-        return self._pairs()
-
-    def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(cancel_futures=True)
-
-    def _pairs(self) -> Iterator[tuple[Item, Drawing]]:
-        for item in self._items:
-            drawing = self._threads.submit(_prepare, self._pipe, item, item.request, item.line.size)
-            self._ahead.append((item, drawing))
-            if len(self._ahead) > self._pipe.facts.images_per_request:
-                yield self._first()
-        while self._ahead:
-            yield self._first()
-
-    def _first(self) -> tuple[Item, Drawing]:
-        item, drawing = self._ahead.popleft()
-        return item, drawing.result()
-
-
-class Writer:
-    """Threads that encode and write finished pictures while others are drawn.
-
-    At the end, all pictures that were given are written, also after an exception.
-    """
-
-    def __init__(self, folder: Path, journal: Journal):
-        self._folder = folder
-        self._journal = journal
-        self._pending: deque[Future[None]] = deque()
-        self._threads = ThreadPoolExecutor(_WRITERS, thread_name_prefix="write")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._threads.shutdown()
-        if kind is None:
-            self._wait_until(0)
-
-    def write(self, item: Item, image: Image.Image) -> None:
-        """Let a picture be written; wait while too many are.
-
-        Raises:
-            OSError: if an earlier one could not be written.
-        """
-        self._wait_until(4 * _WRITERS)
-        self._pending.append(self._threads.submit(self._write, item, image))
-
-    def _wait_until(self, limit: int) -> None:
-        while self._pending and (len(self._pending) > limit or self._pending[0].done()):
-            self._pending.popleft().result()
-
-    def _write(self, item: Item, image: Image.Image) -> None:
-        file = io.BytesIO()
-        metadata.save_png(image, file)
-        write_durably(self._folder / item.name, file.getvalue())
-        self._journal.add(item, metadata.from_text(image.info[metadata.KEY]))
+def _prepared(pipe: SDXLPipeline, items: Iterable[Item]) -> Generator[tuple[Item, Future[Drawing]]]:
+    """Yield pictures whose drawings other threads prepare a little ahead of the slots."""
+    with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="prepare") as threads:
+        ahead: deque[tuple[Item, Future[Drawing]]] = deque()
+        for item in items:
+            drawing = threads.submit(_prepare, pipe, item, item.request, item.line.size)
+            ahead.append((item, drawing))
+            if len(ahead) > pipe.facts.images_per_request:
+                yield ahead.popleft()
+        yield from ahead

@@ -6,10 +6,10 @@ is drawn. Errors name the file, the line and the setting. All sizes are bounded.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pipeline.drawing.origins import Inputs, check_origin
 from pipeline.errors import InputError
@@ -27,8 +27,6 @@ from pipeline.setting_kinds import MAX_SEED, Texts, parse_size
 from pipeline.strict_json import unique_names
 
 MAX_BYTES = 2**26  # of a file
-MAX_LINE = 2**16  # characters
-MAX_LINES = 100_000
 MAX_PICTURES = 1_000_000
 SUFFIXES = (".txt", ".jsonl")
 _SIZE, _FILES = ("height", "width"), ("image", "mask")
@@ -133,8 +131,8 @@ def read_batch(
     return Batch(items, digest.hexdigest())
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line that is not blank."""
+def _lines(file: Path) -> list[tuple[int, str]]:
+    """Return the number and the text of each line that is not blank."""
     if file.suffix not in SUFFIXES:
         raise InputError(f"{file}: expected a file named {' or '.join(f'*{s}' for s in SUFFIXES)}")
     with file.open("rb") as opened:
@@ -146,15 +144,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{file}:{number}: not UTF-8; save the file in that encoding") from None
-    count = 0
-    for number, text in enumerate(texts, start=1):
-        if len(text) > MAX_LINE:
-            raise InputError(f"{file}:{number}: longer than {MAX_LINE} characters; shorten it")
-        if text.strip():
-            count += 1
-            if count > MAX_LINES:
-                raise InputError(f"{file}:{number}: more than {MAX_LINES} lines; split the file")
-            yield number, text.strip()
+    return [(number, text.strip()) for number, text in enumerate(texts, start=1) if text.strip()]
 
 
 class _Reader:
@@ -254,14 +244,10 @@ def _size(options: Mapping[str, Any]) -> tuple[int, int] | None:
 def _parsed(text: str, where: str) -> dict[str, Any]:
     """Return the settings in a line of JSON, without those that are null."""
     try:
-        settings = json.loads(text, object_pairs_hook=unique_names, parse_constant=_refused)
+        settings = json.loads(text, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(settings, dict):
         example = '{"prompt": "a red star", "seed": 7}'
         raise InputError(f"{where}: not a JSON object; expected a line such as {example}")
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _refused(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")

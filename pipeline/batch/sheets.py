@@ -1,21 +1,19 @@
 """Contact sheets: small versions of a batch's pictures with their numbers, up to 100 on each."""
 
 import io
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from pipeline.batch.files import write_durably
 from pipeline.batch.prompts import Item
+from pipeline.images.files import write_durably
 
 COLUMNS, ROWS = 10, 10
 TILE = 160  # pixels
 _TEXT, _GAP = 20, 4
 _SIZE = 14  # of the letters
 _QUALITY = 85
-_THREADS = 2
 
 
 def write_sheets(folder: Path, items: Sequence[Item], drawn_indices: set[int]) -> list[Path]:
@@ -37,7 +35,9 @@ def write_sheets(folder: Path, items: Sequence[Item], drawn_indices: set[int]) -
         sheet = folder / f"contact-sheet-{first:06}.jpg"
         files = [folder / item.name if item.index in drawn_indices else None for item in part]
         if not _is_newer(sheet, [file for file in files if file is not None]):
-            write_durably(sheet, _encoded(_drawn(part, files)))
+            jpeg = io.BytesIO()
+            _drawn(part, files).save(jpeg, "JPEG", quality=_QUALITY)
+            write_durably(sheet, jpeg.getvalue())
         sheets.append(sheet)
     return sheets
 
@@ -55,33 +55,16 @@ def _drawn(items: Sequence[Item], files: Sequence[Path | None]) -> Image.Image:
     width, height = columns * (TILE + _GAP) + _GAP, rows * (TILE + _TEXT + _GAP) + _GAP
     sheet = Image.new("RGB", (width, height), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(_SIZE)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sheet") as threads:
-        tiles = threads.map(_tile, files)
-        for (left, top), item, tile in zip(_places(), items, tiles, strict=False):
-            sheet.paste(tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2))
-            pen.text((left + TILE // 2, top + TILE + 2), f"{item.index:06}", "black", font, "ma")
+    for place, (item, file) in enumerate(zip(items, files, strict=True)):
+        row, column = divmod(place, COLUMNS)
+        left, top = _GAP + column * (TILE + _GAP), _GAP + row * (TILE + _TEXT + _GAP)
+        sheet.paste(_tile(file), (left, top))
+        pen.text((left + TILE // 2, top + TILE + 2), f"{item.index:06}", "black", font, "ma")
     return sheet
-
-
-def _places() -> Iterator[tuple[int, int]]:
-    """Yield the left and upper edges of the tiles."""
-    for row in range(ROWS):
-        for column in range(COLUMNS):
-            yield _GAP + column * (TILE + _GAP), _GAP + row * (TILE + _TEXT + _GAP)
 
 
 def _tile(file: Path | None) -> Image.Image:
     if file is None:
         return Image.new("RGB", (TILE, TILE), "lightgrey")
     with Image.open(file, formats=["PNG"]) as image:
-        scale = TILE / max(image.size)
-        width, height = (max(1, round(scale * side)) for side in image.size)
-        return image.convert("RGB").resize(
-            (width, height), Image.Resampling.LANCZOS, reducing_gap=2
-        )
-
-
-def _encoded(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, format="JPEG", quality=_QUALITY)
-    return file.getvalue()
+        return ImageOps.pad(image.convert("RGB"), (TILE, TILE), color="white")

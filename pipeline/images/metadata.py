@@ -25,7 +25,6 @@ import json
 import re
 import stat
 import unicodedata
-import uuid
 from dataclasses import KW_ONLY, dataclass, make_dataclass
 from itertools import islice
 from pathlib import Path
@@ -37,6 +36,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images import image_text
+from pipeline.images.files import write_durably
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
 from pipeline.request import CHOICES, SETTINGS, VALUES, with_own_names
@@ -63,9 +63,23 @@ _FIRST = (
     *("Variation seed", "Variation seed strength"),
 )
 
+# Texts beside `pipeline.request.VALUES`, with their keys.
+_TEXT_KEYS = {
+    "revision": "Model revision",
+    "vae": "VAE",
+    "unet": "UNet",
+    "refiner": "Refiner",
+    "quantization": "Quantization",
+    "ti_hashes": "TI hashes",
+    "safety_checker": "Safety checker",
+    "lora_hashes": "Lora hashes",
+}
 _Values: Any = make_dataclass(
     "_Values",
-    [(setting.name, setting.kind | None, None) for setting in VALUES],
+    [
+        *((setting.name, setting.kind | None, None) for setting in VALUES),
+        *((name, str | None, None) for name in (*_TEXT_KEYS, "sampler", "schedule_type")),
+    ],
     frozen=True,
     kw_only=True,
 )
@@ -100,16 +114,6 @@ class Settings(_Values):
     _: KW_ONLY
     width: int | None = None
     height: int | None = None
-    revision: str | None = None
-    vae: str | None = None
-    unet: str | None = None
-    sampler: str | None = None
-    schedule_type: str | None = None
-    safety_checker: str | None = None
-    lora_hashes: str | None = None
-    ti_hashes: str | None = None
-    refiner: str | None = None
-    quantization: str | None = None
 
 
 def to_text(settings: Settings) -> str:
@@ -126,19 +130,9 @@ def to_text(settings: Settings) -> str:
         values["Schedule type"] = s.schedule_type
     if s.enlarge and s.strength is None:
         values["Denoising strength"] = values.pop("Hires strength")
-    other_fields = {
-        "Size": None if s.width is None or s.height is None else f"{s.width}x{s.height}",
-        "Model": s.model,
-        "Model revision": s.revision,
-        "VAE": s.vae,
-        "UNet": s.unet,
-        "Refiner": s.refiner,
-        "Quantization": s.quantization,
-        "TI hashes": s.ti_hashes,
-        "Safety checker": s.safety_checker,
-        "Lora hashes": s.lora_hashes,
-        "Version": PROGRAM,
-    }
+    size = None if s.width is None or s.height is None else f"{s.width}x{s.height}"
+    texts = {key: getattr(s, name) for name, key in _TEXT_KEYS.items()}
+    other_fields = {"Size": size, "Model": s.model, **texts, "Version": PROGRAM}
     fields = dict.fromkeys(_FIRST) | values | other_fields
     last = ", ".join(
         f"{key}: {_quote(value)}" for key, value in fields.items() if value is not None
@@ -194,16 +188,9 @@ def from_text(text: str) -> Settings:
         **values,
         width=width,
         height=height,
-        revision=fields.get("Model revision"),
-        vae=fields.get("VAE"),
-        unet=fields.get("UNet"),
-        refiner=fields.get("Refiner"),
-        quantization=fields.get("Quantization"),
+        **{name: fields.get(key) for name, key in _TEXT_KEYS.items()},
         sampler=unknown_values.get("scheduler"),
         schedule_type=unknown_values.get("sigma_schedule"),
-        safety_checker=fields.get("Safety checker"),
-        lora_hashes=fields.get("Lora hashes"),
-        ti_hashes=fields.get("TI hashes"),
     )
 
 
@@ -232,20 +219,10 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
         OSError: if the file cannot be written; the message names it.
     """
     png = encode_png(np.asarray(image.convert("RGB")), _info(image.info.get(KEY)))
-    if not isinstance(target, str | Path):
+    if isinstance(target, str | Path):
+        write_durably(Path(target), png)
+    else:
         target.write(png)
-        return
-    path = Path(target)
-    part = path.with_name(f".{uuid.uuid4().hex}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(png)
-        part.replace(path)
-    except OSError as error:
-        reason = f"the picture cannot be written: {error.strerror or error}"
-        raise OSError(error.errno, reason, str(path)) from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def converted(png: bytes, kind: Literal["JPEG", "WEBP"], quality: int = QUALITY) -> bytes:
