@@ -9,7 +9,7 @@ conversion.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -34,31 +34,12 @@ _IDLE_S = 0.01
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A stage's part of an evaluation: its pictures' slots and evaluations."""
-
-    stage: Stage
-    slots: dict[Job, int]
-    evaluations: dict[Job, int]
-    final: Final | None
-
-
-@dataclass(frozen=True)
 class _Flight:
-    """An evaluation that is queued or running, and the states before and after it."""
+    """An evaluation that is queued or running, the state after it, and what it finishes."""
 
-    before: State
     after: State
-    parts: list[_Part]
-
-
-@dataclass(frozen=True, eq=False)
-class _Decoded:
-    """Decoded pictures of a drawing, and what the worker makes of them."""
-
-    drawing: Drawing
-    pictures: Future[list[Picture | Job]]
-    count: int
+    pictures: list[Evaluated]
+    finals: list[Final]
 
 
 @dataclass
@@ -91,12 +72,20 @@ class Engine:
         self.evaluations = 0
         self.picture_evaluations = 0
         self._finisher = finisher
+        # What was decoded, by what the worker makes of it.
+        self._decoded: dict[Future[list[Picture | Job]], Final] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all drawings and the state on the devices, as after a failure."""
+        for pictures in self._decoded:
+            pictures.cancel()
+        self._decoded = {}
         self._slots: dict[CompiledSampler, Slots] = {}  # the next to advance comes first
         self._seats: dict[tuple[Slots, int], _Seat] = {}
         self._flights: deque[_Flight] = deque()
         self._continuing: deque[Job] = deque()  # pictures that wait for a further stage
         self._waiting: deque[Job] = deque()  # pictures that wait for their first one
-        self._decoded: list[_Decoded] = []
 
     @property
     def is_busy(self) -> bool:
@@ -144,23 +133,16 @@ class Engine:
             jobs.clear()
             jobs += remaining_jobs
         for flight in self._flights:
-            flight.parts[:] = [part for part in flight.parts if _drawing_of(part) is not drawing]
-        for decoded in [decoded for decoded in self._decoded if decoded.drawing is drawing]:
-            self._decoded.remove(decoded)
-            decoded.pictures.cancel()
+            flight.pictures[:] = [
+                evaluated for evaluated in flight.pictures if evaluated.job.drawing is not drawing
+            ]
+            flight.finals[:] = [final for final in flight.finals if final.drawing is not drawing]
+        for pictures, final in [*self._decoded.items()]:
+            if final.drawing is drawing:
+                del self._decoded[pictures]
+                pictures.cancel()
         for place in [place for place, seat in self._seats.items() if seat.job.drawing is drawing]:
             self._leave(*place)
-
-    def reset(self) -> None:
-        """Forget all drawings and the state on the devices, as after a failure."""
-        self._continuing.clear()
-        self._waiting.clear()
-        self._seats.clear()
-        self._flights.clear()
-        for decoded in self._decoded:
-            decoded.pictures.cancel()
-        self._decoded.clear()
-        self._slots.clear()
 
     def _advance(self) -> list[Progress]:
         if ended := self._drop_cancelled() + self._let_in():
@@ -180,11 +162,9 @@ class Engine:
     # --- entering and leaving
 
     def _drop_cancelled(self) -> list[Progress]:
-        queued_drawings = (_drawing_of(part) for flight in self._flights for part in flight.parts)
-        seated_drawings = (seat.job.drawing for seat in self._seats.values())
-        decoded = (decoded.drawing for decoded in self._decoded)
-        waiting_drawings = (job.drawing for job in (*self._continuing, *self._waiting))
-        drawings = dict.fromkeys([*queued_drawings, *seated_drawings, *decoded, *waiting_drawings])
+        jobs = chain(self._jobs_on_devices(), self._continuing, self._waiting)
+        decoded = (final.drawing for final in self._decoded.values())
+        drawings = dict.fromkeys([*(job.drawing for job in jobs), *decoded])
         cancelled_drawings = [drawing for drawing in drawings if drawing.cancelled.is_set()]
         for drawing in cancelled_drawings:
             drawing.stop()
@@ -221,9 +201,12 @@ class Engine:
 
     def _is_used(self, adapters: Adapters) -> bool:
         """Return whether pictures in slots are drawn with the parameters that these change."""
-        queued_stages = (part.stage for flight in self._flights for part in flight.parts)
-        seated_stages = (seat.job.stage for seat in self._seats.values())
-        return any(stage.adapters is adapters for stage in chain(queued_stages, seated_stages))
+        return any(job.stage.adapters is adapters for job in self._jobs_on_devices())
+
+    def _jobs_on_devices(self) -> Iterator[Job]:
+        """Yield the jobs in evaluations that are queued, and those in slots."""
+        yield from (evaluated.job for flight in self._flights for evaluated in flight.pictures)
+        yield from (seat.job for seat in self._seats.values())
 
     def _slots_of(self, run: CompiledSampler) -> Slots:
         """Return the slots of a model and size."""
@@ -266,20 +249,22 @@ class Engine:
         self._change_prompts(slots, seats)
         rows = {slot: seat.job.work(seat.evaluation) for slot, seat in seats.items()}
         before, after = slots.advance(rows)
-        by_stage: dict[Stage, dict[int, _Seat]] = {}
-        for slot, seat in seats.items():
-            by_stage.setdefault(seat.job.stage, {})[slot] = seat
-        parts = [self._part(stage, stage_seats, after) for stage, stage_seats in by_stage.items()]
         self.evaluations += 1
         self.picture_evaluations += len(rows)
+        pictures: list[Evaluated] = []
+        finals: dict[Stage, dict[Job, int]] = {}
         for slot, seat in seats.items():
+            pictures.append(Evaluated(seat.job, slot, seat.evaluation, before, after))
             seat.evaluation += 1
             stage, drawing = seat.job.stage, seat.job.drawing
-            last = stage.evaluations
-            drawing.vacated += stage is drawing.first and seat.evaluation == max(1, last - 1)
-            if seat.evaluation == last:
+            drawing.vacated += stage is drawing.first and seat.evaluation == max(
+                1, stage.evaluations - 1
+            )
+            if seat.evaluation == stage.evaluations:
+                finals.setdefault(stage, {})[seat.job] = slot
                 self._leave(slots, slot)
-        return _Flight(before, after, parts)
+        decoded = [self._finisher.decode(*final, after.latents) for final in finals.items()]
+        return _Flight(after, pictures, decoded)
 
     def _change_prompts(self, slots: Slots, seats: Mapping[int, _Seat]) -> None:
         """Let prompts switch to the texts that they have from this evaluation on."""
@@ -293,51 +278,35 @@ class Engine:
             entries = {slot: _entry(seat.job) for slot, seat in changed_seats.items()}
             slots.switch(entries, {slot: seat.texts for slot, seat in changed_seats.items()})
 
-    def _part(self, stage: Stage, seats: Mapping[int, _Seat], after: State) -> _Part:
-        evaluations = {seat.job: seat.evaluation for seat in seats.values()}
-        last = stage.evaluations - 1
-        slots = {seat.job: slot for slot, seat in seats.items()}
-        final_slots = {
-            job: slots[job] for job, evaluation in evaluations.items() if evaluation == last
-        }
-        final = self._finisher.decode(stage, final_slots, after.latents) if final_slots else None
-        return _Part(stage, slots, evaluations, final)
-
     def _collect(self, flight: _Flight) -> list[Drawing]:
         """Wait for an evaluation; return the drawings that were in it."""
         flight.after.history.block_until_ready()  # one program makes both of its arrays
-        for part in flight.parts:
-            for job, slot in part.slots.items():
-                number = part.evaluations[job]
-                job.drawing.complete(Evaluated(job, slot, number, flight.before, flight.after))
-            if part.final is not None:
-                pictures = self._finisher.begin(part.final)
-                count = len(part.final.slots)
-                self._decoded.append(_Decoded(_drawing_of(part), pictures, count))
-        return [_drawing_of(part) for part in flight.parts]
+        for evaluated in flight.pictures:
+            evaluated.job.drawing.complete(evaluated)
+        for final in flight.finals:
+            self._decoded[self._finisher.begin(final)] = final
+        return [evaluated.job.drawing for evaluated in flight.pictures]
 
     # --- what was decoded
 
     @property
     def _unfinished(self) -> int:
         """Number of pictures that are decoded, or will be after the evaluations in flight."""
-        finals = [part.final for flight in self._flights for part in flight.parts if part.final]
-        return sum(len(final.slots) for final in finals) + sum(
-            decoded.count for decoded in self._decoded
-        )
+        queued = (final for flight in self._flights for final in flight.finals)
+        return sum(len(final.slots) for final in chain(queued, self._decoded.values()))
 
     def _finished(self, idle: bool) -> dict[Drawing, list[Picture]]:
         """Return what the worker has finished, after a moment if `idle`."""
         if idle and self._decoded:
-            wait([decoded.pictures for decoded in self._decoded], _IDLE_S, FIRST_COMPLETED)
+            wait(self._decoded, _IDLE_S, FIRST_COMPLETED)
         pictures_by_drawing: dict[Drawing, list[Picture]] = {}
-        for decoded in [decoded for decoded in self._decoded if decoded.pictures.done()]:
-            if decoded not in self._decoded:  # its drawing has just failed
+        for future in [future for future in self._decoded if future.done()]:
+            if future not in self._decoded:  # its drawing has just failed
                 continue
-            self._decoded.remove(decoded)
-            drawing, pictures = decoded.drawing, pictures_by_drawing.setdefault(decoded.drawing, [])
+            drawing = self._decoded.pop(future).drawing
+            pictures = pictures_by_drawing.setdefault(drawing, [])
             try:
-                results = decoded.pictures.result()
+                results = future.result()
             except (InputError, NotFiniteError, ScreenError) as error:  # of this drawing alone
                 drawing.error = error
                 self.drop(drawing)
@@ -350,8 +319,3 @@ class Engine:
 
 def _entry(job: Job) -> Entry:
     return Entry(job.stage.start, job.row, job.latents)
-
-
-def _drawing_of(part: _Part) -> Drawing:
-    """Return the drawing of a stage's part, whose pictures are all of one request."""
-    return next(iter(part.slots)).drawing

@@ -40,6 +40,11 @@ class Final:
     latents: Array
     decoded: tuple[Array, Array] | None
 
+    @property
+    def drawing(self) -> Drawing:
+        """The drawing of the pictures, which are all of one request."""
+        return next(iter(self.slots)).drawing
+
 
 class Finisher:
     """Makes results from latents, and previews from unfinished pictures.
