@@ -5,7 +5,7 @@ brackets. Its n vectors take the place of n tokens.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -16,7 +16,7 @@ import numpy as np
 
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES, Tensor, open_file
 from pipeline.errors import CheckpointError, InputError
-from pipeline.text.tokenizer import POSITIONS, Inserted, Part, Weighted
+from pipeline.text.tokenizer import POSITIONS, Part, Words
 
 MAX_VECTORS = 256  # of all embeddings that a request uses
 MAX_LENGTH = POSITIONS - 2  # vectors of an embedding: a prompt without its start and end tokens
@@ -129,21 +129,8 @@ def _read(tensor: Tensor, width: int) -> np.ndarray:
 # --- prompts
 
 
-class Embeddings(Mapping[str, Embedding]):
+class Embeddings(dict[str, Embedding]):
     """The loaded embeddings by name; an instance never changes."""
-
-    def __init__(self, loaded: Mapping[str, Embedding] | None = None) -> None:
-        self._loaded = dict(loaded or {})
-        self._by_folded = {name.casefold(): embedding for name, embedding in self._loaded.items()}
-
-    def __getitem__(self, name: str) -> Embedding:
-        return self._loaded[name]
-
-    def __iter__(self):
-        return iter(self._loaded)
-
-    def __len__(self) -> int:
-        return len(self._loaded)
 
     def with_one(self, embedding: Embedding, *, replace: bool = False) -> "Embeddings":
         """Return these embeddings and one more.
@@ -156,7 +143,7 @@ class Embeddings(Mapping[str, Embedding]):
             raise InputError(
                 f"an embedding named {namesake.name!r} is loaded; unload it, or pass another name"
             )
-        return Embeddings({**self._loaded, embedding.name: embedding})
+        return Embeddings(self | {embedding.name: embedding})
 
     def without(self, name: str) -> "Embeddings":
         """Return these embeddings without one.
@@ -164,30 +151,32 @@ class Embeddings(Mapping[str, Embedding]):
         Raises:
             InputError: if none of this name is loaded; the message lists those that are.
         """
-        if name not in self._loaded:
-            names = ", ".join(map(repr, self._loaded)) or "none"
+        if name not in self:
+            names = ", ".join(map(repr, self)) or "none"
             raise InputError(f"no embedding named {name!r} is loaded; loaded are: {names}")
-        return Embeddings(
-            {key: embedding for key, embedding in self._loaded.items() if key != name}
-        )
+        return Embeddings({key: embedding for key, embedding in self.items() if key != name})
 
     def for_encoders(self, places: Sequence[int]) -> "Embeddings":
         """Return these embeddings for some of the text encoders, given by their places."""
         return Embeddings(
             {
                 name: replace(embedding, vectors=tuple(embedding.vectors[i] for i in places))
-                for name, embedding in self._loaded.items()
+                for name, embedding in self.items()
             }
         )
 
     @cached_property
+    def _by_folded(self) -> dict[str, Embedding]:
+        return {name.casefold(): embedding for name, embedding in self.items()}
+
+    @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        names = "|".join(map(re.escape, sorted(self._loaded, key=len, reverse=True)))
+        names = "|".join(map(re.escape, sorted(self, key=len, reverse=True)))
         return re.compile(rf"<(?:{names})>|(?<![\w-])(?:{names})(?![\w-])", re.IGNORECASE)
 
     def split(self, prompt: str) -> list[tuple[str, Embedding | None]]:
         """Return the parts of a prompt, each with the embedding that it names, if it names one."""
-        if not self._loaded:
+        if not self:
             return [(prompt, None)]
         parts, end = [], 0
         for match in self._pattern.finditer(prompt):
@@ -220,9 +209,7 @@ class Placement:
             InputError: if the embeddings need more rows than there are.
         """
         return [
-            (text if weight == 1 else Weighted(text, weight))
-            if embedding is None
-            else Inserted(self._ids(embedding), text, weight)
+            Words(text, weight, None if embedding is None else self._ids(embedding))
             for text, embedding in self._loaded.split(prompt)
         ]
 

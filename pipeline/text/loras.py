@@ -83,36 +83,34 @@ def take_tags(prompt: str) -> tuple[str, str]:
     A tag that cannot be read stays in the prompt. If two tags have the same name, the last one
     counts. With too many LoRAs, all tags stay.
     """
-    loras: dict[str, tuple[float, float]] = {}
-
-    def take(tag: re.Match[str]) -> str:
-        lora = _parse_tag(tag[1])
-        if lora is None:
-            return tag[0]
-        loras.update([lora])
-        return ""
-
-    rest = _TAG.sub(take, prompt)
+    rest, loras = _without_tags(prompt, ())
     try:
-        text = format_loras(loras)
+        return rest, format_loras(dict(loras))
     except ValueError:
         return prompt, ""
-    return (rest.strip(), text) if rest != prompt else (prompt, "")
 
 
 def without_unknown_tags(prompt: str, known_names: Collection[str]) -> tuple[str, list[str]]:
     """Return a prompt without the tags of LoRAs outside `known_names`, and these LoRAs' names."""
-    missing_names: list[str] = []
+    rest, loras = _without_tags(prompt, known_names)
+    return rest, [name for name, _ in loras]
+
+
+def _without_tags(
+    prompt: str, kept_names: Collection[str]
+) -> tuple[str, list[tuple[str, tuple[float, float]]]]:
+    """Return a prompt without the tags of LoRAs outside `kept_names`, and what they say."""
+    loras: list[tuple[str, tuple[float, float]]] = []
 
     def leave_out(tag: re.Match[str]) -> str:
         lora = _parse_tag(tag[1])
-        if lora is None or lora[0] in known_names:
+        if lora is None or lora[0] in kept_names:
             return tag[0]
-        missing_names.append(lora[0])
+        loras.append(lora)
         return ""
 
     rest = _TAG.sub(leave_out, prompt)
-    return (rest.strip(), missing_names) if missing_names else (prompt, missing_names)
+    return rest.strip() if loras else prompt, loras
 
 
 def _parse_tag(content: str) -> tuple[str, tuple[float, float]] | None:

@@ -29,8 +29,8 @@ class Tokens:
     Attributes:
         input_ids: `[C * L]` int32 for C chunks, each of them: start token, a part of the prompt,
             end token, padding.
-        weights: `[C * L]` float32, how much each token counts; 1 for all but those of `Weighted`
-            and `Inserted` parts.
+        weights: `[C * L]` float32, how much each token counts; 1 unless `Words` say
+            otherwise.
         truncated: the end of the prompt that did not fit, or "".
         count: the number of the prompt's tokens, including the start and end tokens and the tokens
             that did not fit.
@@ -45,29 +45,21 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Inserted:
-    """A part of a prompt with ids of its own.
+class Words:
+    """A part of a prompt with a weight, or with ids of its own.
 
     Attributes:
-        ids: the ids that stand for it.
         text: the part as it is written in the prompt.
         weight: how much each of its tokens counts.
+        ids: the ids that stand for it; None for those of its words.
     """
 
-    ids: Sequence[int]
     text: str
     weight: float = 1.0
+    ids: Sequence[int] | None = None
 
 
-@dataclass(frozen=True)
-class Weighted:
-    """A part of a prompt whose tokens count more or less than 1."""
-
-    text: str
-    weight: float
-
-
-Part: TypeAlias = str | Weighted | Inserted | Break
+Part: TypeAlias = str | Words | Break
 # A prompt, or its parts.
 Prompt: TypeAlias = str | Sequence[Part]
 
@@ -156,14 +148,12 @@ class Tokenizer:
         return Tokens(ids.reshape(-1), weights.reshape(-1), cut, count, len(filled_chunks))
 
     def _run(self, part: Part) -> Run | Break:
-        match part:
-            case Break():
-                return part
-            case Inserted():
-                return Run(part.ids, part.weight, is_whole=True)
-            case Weighted():
-                return Run(self._ids(part.text), part.weight)
-        return Run(self._ids(part))
+        if isinstance(part, Break):
+            return part
+        words = Words(part) if isinstance(part, str) else part
+        if words.ids is not None:
+            return Run(words.ids, words.weight, is_whole=True)
+        return Run(self._ids(words.text), words.weight)
 
     def _ids(self, text: str) -> Sequence[int]:
         return self._backend.encode(_valid_unicode(text)).ids[1:-1]
@@ -175,7 +165,10 @@ class Tokenizer:
             if isinstance(run, Break):
                 continue
             if cut := run.ids[max(room, 0) :]:
-                texts.append(part.text if isinstance(part, Inserted) else self._decode(cut))
+                if isinstance(part, Words) and part.ids is not None:
+                    texts.append(part.text)
+                else:
+                    texts.append(self._decode(cut))
             room -= len(run.ids)
         return " ".join(texts)
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,20 +20,19 @@ from threading import Event
 
 from pipeline.errors import InputError, raise_if_cancelled
 from pipeline.file_versions import Version
-from pipeline.text.line_cache import LineCache
 
 MAX_FILE = 2**20  # bytes
 MAX_FILES = 10_000  # of a folder, in its digest
 MAX_TEXT = 20_000  # characters of a resolved prompt
 MAX_DEPTH = 10  # files that name others
 MAX_LINES = 1000  # lines that the prompts of a request take from files
+KEPT_FILES = 128  # whose lines are kept in memory
 _TOKEN = re.compile(r"[^\\{}\[\]|]++|\\[\s\S]?|[\s\S]")
 _COUNT = re.compile(r"([0-9]{1,2})\$\$")
 _COUNT_SIZE = 4  # characters that it matches at most
 _NAME = re.compile(r"[\w-]++(?:/[\w-]++)*+")
 # A name begins and ends with no underscore or space, so that "____" is text.
 WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
-_CACHE = LineCache()
 
 
 @dataclass
@@ -91,41 +90,14 @@ class Resolver:
         """
         if depth and len(text) > MAX_TEXT:
             raise _too_long()
-        chosen = self._without_lists(text)
+        chosen = "".join(_replaced(text, self._choose))
         result = WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
         if len(result) > max(MAX_TEXT, len(text)):
             raise _too_long()
         return result
 
-    def _without_lists(self, text: str) -> str:
-        parts: list[str] = []
-        brackets: list[_List] = []
-        lists = 0  # of the open brackets, those that may enclose a list
-        for token in _TOKEN.findall(text):
-            if token in "{[":
-                lists += token == "{"
-                brackets.append(_List(token, len(parts)))
-            elif token == "|" and brackets:
-                brackets[-1].bars.append(len(parts))
-            parts.append(token)
-            if token == "]" and brackets and brackets[-1].kind == "[":
-                brackets.pop()
-            elif token == "}" and lists:
-                lists -= 1
-                while (bracket := brackets.pop()).kind != "{":
-                    pass
-                self._choose(parts, bracket)
-        return "".join(parts)
-
-    def _choose(self, parts: list[str], bracket: _List) -> None:
-        """Replace the parts from a bracket on by a choice of its options, if it has any."""
-        options, count = _options(parts, bracket)
-        if options:
-            parts[bracket.start :] = [", ".join(self._pick(options) for _ in range(count))]
-
-    def _pick(self, options: list[str]) -> str:
-        """Take one of the options out of the list."""
-        return options.pop(self._draw(len(options)))
+    def _choose(self, _: list[str], options: list[str], count: int) -> str:
+        return ", ".join(options.pop(self._draw(len(options))) for _ in range(count))
 
     def _draw(self, count: int) -> int:
         """Return a place among `count`, in a way that Python's versions share."""
@@ -142,58 +114,62 @@ class Resolver:
         return self.resolve(lines[self._draw(len(lines))], depth + 1)
 
 
-class _Longest(Resolver):
-    """Chooses the longest options, and leaves lists in files as they are."""
+class _Choices(str):
+    """A list as it is written, with its options and how many of them to choose."""
 
-    def __init__(self) -> None:
-        super().__init__(0, None)
-
-    def _choose(self, parts: list[str], bracket: _List) -> None:
-        options, count = _options(parts, bracket)
-        if options:
-            longest = sorted(options, key=len, reverse=True)[:count]
-            parts[bracket.start :] = [", ".join(longest)]
-
-    def _line(self, name: str, depth: int) -> str:
-        return f"__{name}__"
+    options: list[str]
+    chosen: int
 
 
-class _Finder(Resolver):
-    """Notes the lists of a text that are not inside another one, and leaves all as they are.
+def _replaced(text: str, choose: Callable[[list[str], list[str], int], str]) -> list[str]:
+    """Return the parts of a text, with what `choose` returns in place of each list.
 
-    Attributes:
-        parts: the text.
-        lists: the brackets, and the places after their last parts.
+    Inner lists come before those around them. `choose` gets the parts of a list, its options, and
+    how many of them to choose. Brackets that enclose no list stay as they are.
     """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(0, None)
-        self.parts: list[str] = []
-        self.lists: list[tuple[_List, int]] = []
-        self._without_lists(text)
-
-    def _choose(self, parts: list[str], bracket: _List) -> None:
-        self.parts = parts
-        if bracket.bars or _count(parts, bracket):
-            while self.lists and self.lists[-1][0].start > bracket.start:
-                self.lists.pop()
-            self.lists.append((bracket, len(parts)))
+    parts: list[str] = []
+    brackets: list[_List] = []
+    lists = 0  # of the open brackets, those that may enclose a list
+    for token in _TOKEN.findall(text):
+        if token in "{[":
+            lists += token == "{"
+            brackets.append(_List(token, len(parts)))
+        elif token == "|" and brackets:
+            brackets[-1].bars.append(len(parts))
+        parts.append(token)
+        if token == "]" and brackets and brackets[-1].kind == "[":
+            brackets.pop()
+        elif token == "}" and lists:
+            lists -= 1
+            while (bracket := brackets.pop()).kind != "{":
+                pass
+            options, count = _options(parts, bracket)
+            if options:
+                parts[bracket.start :] = [choose(parts[bracket.start :], options, count)]
+    return parts
 
 
 def longest_choice(text: str) -> str:
     """Return a text with the longest options of its lists; lists in files stay as they are."""
-    return _Longest().resolve(text)
+
+    def longest(_: list[str], options: list[str], count: int) -> str:
+        return ", ".join(sorted(options, key=len, reverse=True)[:count])
+
+    return "".join(_replaced(text, longest))
+
+
+def _as_written(parts: list[str], options: list[str], count: int) -> _Choices:
+    choices = _Choices("".join(parts))
+    choices.options = options
+    choices.chosen = count
+    return choices
 
 
 def find_lists(text: str) -> list[str]:
     """Return the lists of a text as they are written, without those inside other ones."""
-    finder = _Finder(text)
-    parts, lists, rest, end = finder.parts or [text], [], [], 0
-    for bracket, list_end in finder.lists:
-        lists.append("".join(parts[bracket.start : list_end]))
-        rest += [*parts[end : bracket.start], " "]
-        end = list_end
-    rest = "".join([*rest, *parts[end:]])
+    parts = _replaced(text, _as_written)
+    lists = [str(part) for part in parts if isinstance(part, _Choices)]
+    rest = "".join(" " if isinstance(part, _Choices) else part for part in parts)
     return [*lists, *(match[0] for match in WILDCARD.finditer(rest))]
 
 
@@ -202,9 +178,9 @@ def options_of(text: str) -> tuple[list[str], int]:
 
     A list in a file is its own only option.
     """
-    finder = _Finder(text)
-    for bracket, end in finder.lists:
-        return _options(finder.parts[:end], bracket)
+    for part in _replaced(text, _as_written):
+        if isinstance(part, _Choices):
+            return part.options, part.chosen
     return [text], 1
 
 
@@ -282,7 +258,7 @@ def read_lines(folder: Path | None, name: str) -> Sequence[str]:
         elif not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
             reason = f"is not a text file of at most {MAX_FILE >> 20} MB"
         else:
-            reason, lines = "has no lines of text", _CACHE.lines(file, Version.of(status))
+            reason, lines = "has no lines of text", _lines(file, Version.of(status))
     except FileNotFoundError:
         pass
     except (OSError, ValueError):
@@ -290,3 +266,12 @@ def read_lines(folder: Path | None, name: str) -> Sequence[str]:
     if not lines:
         raise InputError(f"the file {name}.txt of the list __{name}__ {reason}")
     return lines
+
+
+@lru_cache(maxsize=KEPT_FILES)
+def _lines(file: Path, version: Version) -> tuple[str, ...]:
+    """Return the lines of a version of a file; a file that holds NUL is no text, and has none."""
+    with file.open("rb") as stream:
+        text = stream.read(version.size).decode("utf-8-sig")
+    lines = [] if "\0" in text else map(str.strip, text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith("#"))

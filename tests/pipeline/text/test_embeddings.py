@@ -18,7 +18,7 @@ from pipeline.text.embeddings import (
     is_embedding_name,
     read_embedding,
 )
-from pipeline.text.tokenizer import Inserted, Tokenizer
+from pipeline.text.tokenizer import Tokenizer, Words
 from tests.checkpoints import PLAIN
 
 WIDTHS = (8, 12)
@@ -168,11 +168,17 @@ def test_names_are_unique_but_for_case() -> None:
 def test_rows_are_given_in_the_order_of_first_use() -> None:
     placement = Placement(loaded(embedding("a", 2, 1.0), embedding("b", 3, 2.0)))
     assert placement.vectors() is None
-    assert placement.place("red") == ["red"]
+    assert placement.place("red") == [Words("red")]
     assert placement.place("b and a") == [
-        *("", Inserted((-1, -2, -3), "b"), " and ", Inserted((-4, -5), "a"), "")
+        *(
+            Words(""),
+            Words("b", 1.0, (-1, -2, -3)),
+            Words(" and "),
+            Words("a", 1.0, (-4, -5)),
+            Words(""),
+        )
     ]
-    assert placement.place("A")[1] == Inserted((-4, -5), "A")
+    assert placement.place("A")[1] == Words("A", 1.0, (-4, -5))
     rows = placement.vectors()
     assert rows is not None
     for vectors, width in zip(rows, WIDTHS, strict=True):

@@ -19,6 +19,7 @@ from pipeline.text.wildcards import (
     find_lists,
     longest_choice,
     options_of,
+    read_lines,
 )
 
 ODD = st.lists(st.sampled_from([*"{}[]|\\_$2", "a", "__", "2$$", "{a|b}"]), max_size=40).map(
@@ -231,3 +232,22 @@ def test_deep_nesting_takes_linear_time(opening: str, inside: str, closing: str)
 
 def test_a_list_is_found_where_it_is() -> None:
     assert find_lists(r"\{a|b}__{a|b}c__") == ["{a|b}"]
+
+
+def test_a_file_is_read_once_for_each_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, opened = tmp_path / "colour.txt", []
+    plain_open = Path.open
+
+    def noted(path: Path, *arguments: Any) -> Any:
+        opened.append(path.name)
+        return plain_open(path, *arguments)
+
+    file.write_text("red\n# no line\n\n blue ")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", noted)
+        assert [read_lines(tmp_path, "colour") for _ in range(2)] == [("red", "blue")] * 2
+    assert opened == ["colour.txt"]
+    file.write_text("green!")
+    assert read_lines(tmp_path, "colour") == ("green!",)
