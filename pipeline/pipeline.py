@@ -49,6 +49,7 @@ from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (
     MAX_IMAGES,
     GenerateRequest,
+    check_choice,
     check_count,
 )
 from pipeline.runtime.adapters import Adapters, LoraInfo
@@ -285,12 +286,9 @@ class SDXLPipeline:
         check_count("prompt_chunks", prompt_chunks, 1, MAX_CHUNKS)
         if num_inference_steps is not None:
             check_count("num_inference_steps", num_inference_steps, 1, MAX_INFERENCE_STEPS)
-        if scheduler is not None and scheduler not in SCHEDULERS:
-            right = ", ".join(map(repr, SCHEDULERS))
-            raise InputError(f"scheduler is {scheduler!r}; expected one of {right}")
-        if quantization not in (None, *QUANTIZATIONS):
-            right = " or ".join(map(repr, (None, *QUANTIZATIONS)))
-            raise InputError(f"quantization is {quantization!r}; expected {right}")
+        if scheduler is not None:
+            check_choice("scheduler", scheduler, [*SCHEDULERS])
+        check_choice("quantization", quantization, (None, *QUANTIZATIONS))
         used = find_devices() if devices is None else list(devices)
         if not used:
             raise InputError("devices is empty; expected at least one")
@@ -703,34 +701,20 @@ class SDXLPipeline:
             NotFiniteError: if values overflow, as when LoRAs change a network too much.
             Cancelled: if `cancelled` was set during the run.
         """
-        asked = self._asked(
-            prompt,
-            negative_prompt=negative_prompt,
-            guidance_scale=guidance_scale,
-            seed=seed,
-            **settings,
-        )
+        settings |= {
+            "negative_prompt": negative_prompt,
+            "guidance_scale": guidance_scale,
+            "seed": seed,
+        }
+        values = {name: value for name, value in settings.items() if value is not None}
+        request = prompt if isinstance(prompt, GenerateRequest) else GenerateRequest(prompt)
+        request = replace(request, **values)
         if extend is not None:
             image, mask = extended(image, mask, extend)
-            if asked.padding is None:
-                asked = replace(asked, padding=EXTEND_PADDING)
+            if request.padding is None:
+                request = replace(request, padding=EXTEND_PADDING)
         inputs = Inputs(image, mask, latents, denoising_start)
-        drawing = self.prepare(asked, images, height, width, inputs, output_type, cancelled)
-        return self._drawn(drawing, on_step, on_preview)
-
-    def _asked(
-        self, prompt: str | Sequence[str] | GenerateRequest, **settings: Any
-    ) -> GenerateRequest:
-        """Return the request that `generate` is called with; None is the pipeline's default."""
-        given = {name: value for name, value in settings.items() if value is not None}
-        if isinstance(prompt, GenerateRequest):
-            return replace(prompt, **given)
-        return GenerateRequest(prompt, **given)
-
-    def _drawn(
-        self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None
-    ) -> Result:
-        """Draw a request to its end."""
+        drawing = self.prepare(request, images, height, width, inputs, output_type, cancelled)
         self.begin(drawing)
         try:
             self._draw(drawing, on_step, on_preview)

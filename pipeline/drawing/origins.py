@@ -10,7 +10,7 @@ from pipeline.errors import InputError
 from pipeline.images import canvas
 from pipeline.images.canvas import Frame
 from pipeline.images.inputs import Picture, fitted, read_fitted, read_image, read_mask, resized
-from pipeline.request import Request, check_count
+from pipeline.request import Request, check_count, check_faults
 
 T = TypeVar("T")
 SIDES = ("top", "left", "bottom", "right")
@@ -79,27 +79,46 @@ def check_origin(
         takes_mask: whether the model draws only from a picture and a mask.
         needs_image: whether the model draws only from a picture or from latents.
     """
-    goes_on = inputs.denoising_start is not None
+    start = inputs.denoising_start
     is_given = {
         "image": inputs.image is not None,
         "mask": inputs.mask is not None,
         "strength": request.strength is not None,
         "padding": request.padding is not None,
+        "denoising_start": start is not None,
+        "latents": inputs.latents is not None,
     }
-    needs = {"mask": "image", "strength": "image", "padding": "mask"}
-    for name, needed_name in needs.items():
-        if is_given[name] and not is_given[needed_name]:
-            raise InputError(
-                f"{name} is given without {needed_name}; pass {needed_name} too, or leave it out"
-            )
-    if takes_mask and not is_given["mask"]:
-        raise InputError("the model is for inpainting and draws nothing without image and mask")
-    if needs_image and not (is_given["image"] or goes_on):
-        raise InputError(
-            "the model is a refiner and draws nothing without image, or latents and denoising_start"
-        )
-    if goes_on and is_given["image"] and not is_given["mask"]:
-        raise InputError("denoising_start goes on from latents; pass image only beside a mask")
+    needs = {
+        "mask": "image",
+        "strength": "image",
+        "padding": "mask",
+        "denoising_start": "latents",
+    }
+    is_share = isinstance(start, int | float) and not isinstance(start, bool) and 0 <= start < 1
+    check_faults(
+        {
+            f"denoising_start is {start!r}; expected a number from 0 to below 1": (
+                start is not None and not is_share
+            ),
+            **{
+                f"{name} is given without {needed}; pass {needed} too, or leave it out": (
+                    is_given[name] and not is_given[needed]
+                )
+                for name, needed in needs.items()
+            },
+            "the model is for inpainting and draws nothing without image and mask": (
+                takes_mask and not is_given["mask"]
+            ),
+            "the model is a refiner and draws nothing without image, or latents and"
+            " denoising_start": needs_image and not is_given["image"] and start is None,
+            "denoising_start goes on from latents; pass image only beside a mask": (
+                start is not None and is_given["image"] and not is_given["mask"]
+            ),
+            "pass either latents or variation_strength, not both": (
+                is_given["latents"] and start is None and request.variation_strength > 0
+            ),
+        }
+    )
 
 
 def read_origin(

@@ -14,8 +14,6 @@ from pipeline.drawing.preparing import (
     Drawer,
     StagePlan,
     as_drawn,
-    check_cache,
-    check_latents,
     check_output,
     make_stage,
     plan_run,
@@ -101,15 +99,12 @@ class Planner:
         resolved_request = self._checked(request, wanted, facts)
         # One for all stages: a name may be another model's before the last one begins.
         drawer = self._models.drawer(resolved_request.model, wanted.run)
-        check_latents(inputs)
         check_origin(resolved_request, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
         if inputs.latents is not None:
-            goes_on = inputs.denoising_start is not None
-            if resolved_request.variation_strength > 0 and not goes_on:
-                raise InputError("pass either latents or variation_strength, not both")
             shape = (wanted.images, *wanted.run.latents_shape)
             array = checked_latents(inputs.latents, shape)
+            goes_on = inputs.denoising_start is not None
             noise, latents = (None, array) if goes_on else (array, None)
         run = wanted.run
         origin = read_origin(
@@ -141,10 +136,7 @@ class Planner:
         checked = check_request(request, wanted.images)
         checked = resolve(checked, facts, has_image=wanted.inputs.image is not None)
         checked = resolved(checked, self._wildcard_dir, wanted.cancelled)
-        check_output(
-            checked, wanted.output_type, facts.tiny_vae is not None, self._refiner is not None
-        )
-        check_cache(checked, facts.step_cache)
+        check_output(checked, wanted.output_type, facts, self._refiner is not None)
         self._models.drawer(checked.model, wanted.run).adapters.check(checked.lora_weights)
         raise_if_cancelled(wanted.cancelled)
         return checked

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipeline.drawing.drawing import Job, Picture, Stage
-from pipeline.drawing.origins import Inputs, Origin
+from pipeline.drawing.origins import Origin
 from pipeline.drawing.prompts import read_prompts
 from pipeline.errors import InputError
+from pipeline.facts import Facts
 from pipeline.images.inputs import latent_mask, masked
-from pipeline.request import FULL, TINY, Request
+from pipeline.request import FULL, TINY, Request, check_choice, check_faults
 from pipeline.runtime.slots import ImageStart, Start
 from pipeline.runtime.work import pack
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
@@ -34,44 +35,25 @@ OUTPUT_TYPES = ("pil", "np", "latent")
 
 
 def check_output(
-    request: Request, output_type: str, has_tiny_vae: bool, has_refiner: bool = False
+    request: Request, output_type: str, facts: Facts, has_refiner: bool = False
 ) -> None:
-    """Raise InputError if a request's pictures cannot be decoded as it asks."""
-    if request.decoder == TINY and not has_tiny_vae:
-        raise InputError(
-            "decoder is 'tiny', but the pipeline has no tiny VAE; pass tiny_vae to"
-            " from_pretrained, or leave decoder out"
-        )
-    if output_type not in OUTPUT_TYPES:
-        raise InputError(f"output_type is {output_type!r}; expected one of {OUTPUT_TYPES}")
-    if request.ends_early and not has_refiner and (output_type != "latent" or request.enlarge):
-        raise InputError(
+    """Raise InputError if a model cannot draw or decode a request's pictures as it asks."""
+    check_choice("output_type", output_type, OUTPUT_TYPES)
+    is_latent = output_type == "latent" and not request.enlarge
+    check_faults(
+        {
+            "decoder is 'tiny', but the pipeline has no tiny VAE; pass tiny_vae to from_pretrained,"
+            " or leave decoder out": request.decoder == TINY and facts.tiny_vae is None,
             f"denoising_end is {request.denoising_end}, but there is no refiner that goes on; leave"
-            " it out, set output_type to 'latent', or pass refiner to from_pretrained"
-        )
-
-
-def check_latents(inputs: Inputs) -> None:
-    """Raise InputError unless there are latents of which a share of the denoising is done."""
-    denoising_start = inputs.denoising_start
-    if denoising_start is None:
-        return
-    is_number = isinstance(denoising_start, int | float) and not isinstance(denoising_start, bool)
-    if not is_number or not 0 <= denoising_start < 1:
-        raise InputError(
-            f"denoising_start is {denoising_start!r}; expected a number from 0 to below 1"
-        )
-    if inputs.latents is None:
-        raise InputError("denoising_start is given without latents; pass latents too")
-
-
-def check_cache(request: Request, step_cache: bool) -> None:
-    """Raise InputError if a request needs step caching and the pipeline has none."""
-    if request.cache_interval > 1 and not step_cache:
-        raise InputError(
+            " it out, set output_type to 'latent', or pass refiner to from_pretrained": (
+                request.ends_early and not has_refiner and not is_latent
+            ),
             f"cache_interval is {request.cache_interval}, but the pipeline has no step cache; pass"
-            " step_cache=True to from_pretrained, or leave cache_interval out"
-        )
+            " step_cache=True to from_pretrained, or leave cache_interval out": (
+                request.cache_interval > 1 and not facts.step_cache
+            ),
+        }
+    )
 
 
 class Drawer(NamedTuple):

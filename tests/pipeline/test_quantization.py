@@ -203,5 +203,5 @@ def test_a_picture_is_the_same_beside_others(pipe: SDXLPipeline) -> None:
 
 
 def test_a_quantisation_that_does_not_exist() -> None:
-    with pytest.raises(InputError, match=r"quantization is 'int4'; expected None or 'int8'"):
+    with pytest.raises(InputError, match=r"quantization is 'int4'; expected one of None, 'int8'"):
         SDXLPipeline.from_pretrained(SMALLEST, quantization="int4")
