@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from pipeline.errors import CheckpointError, DeviceError, InputError, NotFiniteError
-from pipeline.request import SETTINGS, TINY, GenerateRequest, check_request
+from pipeline.request import (
+    MAX_IMAGES,
+    SETTINGS,
+    TINY,
+    GenerateRequest,
+    check_count,
+    check_request,
+)
 from pipeline.setting_kinds import Number, Setting, parse_size
 
 if TYPE_CHECKING:
@@ -234,7 +241,6 @@ def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.families import FamilyReader
     from pipeline.families.family import image_size
     from pipeline.families.tiny_vae import fetch_tiny_vae
-    from pipeline.request import MAX_IMAGES, check_count
     from pipeline.runtime.executable_cache import ExecutableCache
     from pipeline.runtime.mesh import cores_as_devices, find_devices
     from pipeline.runtime.plan_report import Plan
@@ -375,7 +381,6 @@ def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
     """Return the files that list and show the pictures, and the number of those that failed."""
     from pipeline.batch.command import run
     from pipeline.batch.prompts import read_batch
-    from pipeline.request import MAX_IMAGES, check_count
 
     check_count("images_per_request", options.images, 1, MAX_IMAGES)
     values = {name: getattr(options, name) for name in SETTINGS if name != "prompt"}

@@ -248,7 +248,7 @@ class Facts(CommonFacts):
     @property
     def min_denoising_end(self) -> float:
         """The smallest `denoising_end` that requests can have."""
-        return 1.0 if self.refiner is None else MIN_DENOISING_END
+        return 1 if self.refiner is None else MIN_DENOISING_END
 
     @property
     def usable_loras(self) -> dict[str, LoraFacts]:

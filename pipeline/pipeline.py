@@ -32,7 +32,7 @@ from pipeline.drawing.origins import (
     Inputs,
     extended,
 )
-from pipeline.drawing.planning import Planner, Wanted
+from pipeline.drawing.planning import Planner
 from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
 from pipeline.drawing.refining import Refiner, find_refiner
@@ -761,14 +761,14 @@ class SDXLPipeline:
             InputError: if a value cannot be used; the message names it.
         """
         pipe = self._pipe_of(request.model)
-        wanted = Wanted(
+        return pipe._planner.plan(
+            request,
             self._facts.images_per_request if images is None else images,
             pipe._sampler(height, width),
             inputs,
             output_type,
             Event() if cancelled is None else cancelled,
         )
-        return pipe._planner.plan(request, wanted)
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots, in which `advance` draws them.

@@ -215,9 +215,7 @@ class FlaxDiffusionPipeline:
         networks = self._networks(params)
         size = image_size(self._config, height, width)
         ids = self._checked_ids("prompt_ids", prompt_ids)
-        config = self._config.scheduler
-        check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
-        schedule = make_schedule(config, num_inference_steps)
+        schedule = self._schedule(num_inference_steps)
         latents = self._noise(len(ids), size, prng_seed, latents) * schedule.init_noise_sigma
         # One evaluation per step: PNDM's first step takes two, but its last one is left out, as
         # diffusers 0.39 does.
@@ -228,6 +226,12 @@ class FlaxDiffusionPipeline:
         if return_latents:
             return final_latents.transpose(0, 3, 1, 2)  # [B, C, h, w]
         return self._config.architecture.decode.run(networks, final_latents)
+
+    def _schedule(self, steps: int, strength: float = 1.0) -> Schedule:
+        """Return the schedule of a run, for a share of the steps."""
+        config = self._config.scheduler
+        check_count("num_inference_steps", steps, 1, config.num_train_timesteps)
+        return make_schedule(config, steps, strength=strength)
 
     def _denoised(
         self,

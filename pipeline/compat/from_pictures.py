@@ -13,8 +13,6 @@ from pipeline.compat.flax_pipelines import FlaxDiffusionPipeline, Output, Params
 from pipeline.errors import InputError
 from pipeline.families import latent_unet
 from pipeline.images import inputs
-from pipeline.request import check_count
-from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.stepping import add_noise
 
 # `prepare_inputs` makes the sides of pictures multiples of this, as diffusers does.
@@ -106,12 +104,10 @@ class FlaxStableDiffusionImg2ImgPipeline(FlaxDiffusionPipeline):
             raise InputError(
                 f"image is {list(pixels.shape)} on each device; expected {[len(ids), 3, *size]}"
             )
-        config = self._config.scheduler
-        check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
         step_count = num_inference_steps - start_timestep
         # Half a step more, so that no rounding loses one.
         share = min((step_count + 0.5) / num_inference_steps, 1.0) if step_count else 0.0
-        schedule = make_schedule(config, num_inference_steps, strength=share).part(0, step_count)
+        schedule = self._schedule(num_inference_steps, share).part(0, step_count)
         unit = self._noise(len(ids), size, prng_seed, noise)
         x0 = _sampled(networks, pixels, prng_seed)
         latents = add_noise(x0, unit, jnp.asarray(schedule.noised[0], jnp.float32))
@@ -201,9 +197,7 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
         """Draw on one device: return pictures `[B, H, W, 3]`."""
         networks, size = self._networks(params), (height, width)
         ids = self._checked_ids("prompt_ids", prompt_ids)
-        config = self._config.scheduler
-        check_count("num_inference_steps", num_inference_steps, 1, config.num_train_timesteps)
-        schedule = make_schedule(config, num_inference_steps)
+        schedule = self._schedule(num_inference_steps)
         noise = self._noise(len(ids), size, prng_seed, latents)
         pixels, full_mask = jnp.asarray(masked_image), jnp.asarray(mask)
         pixels = jax.image.resize(pixels, (*pixels.shape[:2], *size), "bicubic")

@@ -1,7 +1,7 @@
 """From a request to the drawing of its pictures, stage by stage; no device is used."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -37,25 +37,6 @@ from pipeline.setting_kinds import parse_size, parse_timesteps
 from pipeline.text.embeddings import Embeddings, Placement
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The pictures that are wanted of a request.
-
-    Attributes:
-        images: the number of pictures.
-        run: the programs of the size.
-        inputs: the arrays that the request starts from.
-        output_type: one of `OUTPUT_TYPES`.
-        cancelled: stops the drawing once it is set.
-    """
-
-    images: int
-    run: CompiledSampler
-    inputs: Inputs
-    output_type: str
-    cancelled: Event
-
-
 class Planner:
     """Makes drawings of requests. Any thread may call it.
 
@@ -87,59 +68,66 @@ class Planner:
         self._look = look
         self._wildcard_dir = wildcard_dir
 
-    def plan(self, request: GenerateRequest, wanted: Wanted) -> Drawing:
+    def plan(
+        self,
+        request: GenerateRequest,
+        images: int,
+        run: CompiledSampler,
+        inputs: Inputs,
+        output_type: str,
+        cancelled: Event,
+    ) -> Drawing:
         """Return the drawing of a request.
+
+        Args:
+            request: the request.
+            images: the number of pictures.
+            run: the programs of the size.
+            inputs: the arrays that the request starts from.
+            output_type: one of `OUTPUT_TYPES`.
+            cancelled: stops the drawing once it is set.
 
         Raises:
             Cancelled: if the request was cancelled.
             InputError: if a value cannot be used; the message names it.
         """
-        facts, inputs = self._facts().for_model(request.model), wanted.inputs
-        check_count("images", wanted.images, 1, facts.images_per_request)
-        resolved_request = self._checked(request, wanted, facts)
+        facts = self._facts().for_model(request.model)
+        check_count("images", images, 1, facts.images_per_request)
+        checked = check_request(request, images)
+        checked = resolve(checked, facts, has_image=inputs.image is not None)
+        checked = resolved(checked, self._wildcard_dir, cancelled)
+        check_output(checked, output_type, facts, self._refiner is not None)
         # One for all stages: a name may be another model's before the last one begins.
-        drawer = self._models.drawer(resolved_request.model, wanted.run)
-        check_origin(resolved_request, inputs, facts.needs_mask, facts.needs_image)
+        drawer = self._models.drawer(checked.model, run)
+        drawer.adapters.check(checked.lora_weights)
+        raise_if_cancelled(cancelled)
+        check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
         if inputs.latents is not None:
-            shape = (wanted.images, *wanted.run.latents_shape)
-            array = checked_latents(inputs.latents, shape)
+            array = checked_latents(inputs.latents, (images, *run.latents_shape))
             goes_on = inputs.denoising_start is not None
             noise, latents = (None, array) if goes_on else (array, None)
-        run = wanted.run
-        origin = read_origin(
-            inputs, wanted.images, run.shapes.height, run.shapes.width, resolved_request.padding
-        )
+        origin = read_origin(inputs, images, run.shapes.height, run.shapes.width, checked.padding)
         plan = replace(
-            self._run(resolved_request, facts, drawer, inputs.denoising_start),
+            self._run(checked, facts, drawer, inputs.denoising_start),
             noise=noise,
             origin=origin,
-            output_type=wanted.output_type,
-            cancelled=wanted.cancelled,
+            output_type=output_type,
+            cancelled=cancelled,
         )
-        if resolved_request.enlarge:
+        if checked.enlarge:
             plan = self._enlarged(plan, facts, drawer)
-        elif origin is not None and wanted.output_type == "np":
+        elif origin is not None and output_type == "np":
             origin.check_one_size()
         return Drawing(
             as_drawn(plan.request, plan.scheduler),
             self._first_stage(plan, drawer),
             plan.request.drawn_steps - plan.parts[0].skipped,
             self._look,
-            wanted.output_type,
+            output_type,
             latents,
-            wanted.cancelled,
+            cancelled,
         )
-
-    def _checked(self, request: GenerateRequest, wanted: Wanted, facts: Facts) -> Request:
-        """Return the resolved request with a choice in place of each list in its prompts."""
-        checked = check_request(request, wanted.images)
-        checked = resolve(checked, facts, has_image=wanted.inputs.image is not None)
-        checked = resolved(checked, self._wildcard_dir, wanted.cancelled)
-        check_output(checked, wanted.output_type, facts, self._refiner is not None)
-        self._models.drawer(checked.model, wanted.run).adapters.check(checked.lora_weights)
-        raise_if_cancelled(wanted.cancelled)
-        return checked
 
     def _first_stage(self, plan: StagePlan, drawer: Drawer) -> Stage:
         """Return the first stage of a run, which the refiner's follows."""

@@ -181,8 +181,9 @@ def on_the_page(here: Here, ask: Ask, image: Picture) -> Pictures:
     values = told | Fields(**usual | linked(ask), randomise=False).shown()
 
     async def draw() -> Any:
-        page = Drawing(here.generator, Kind.SDXL).for_page
-        return [each async for each in page(Call(SENDER, values))][-1]
+        page = Drawing(here.generator, Kind.SDXL)
+        asked = await page.for_page(Call(SENDER, values))
+        return await page.ended(Call(SENDER, {}, {"id": asked["relay"]["request"]}))
 
     return [Image.open(each.path) for each in here.run(draw())["pictures"]]
 
