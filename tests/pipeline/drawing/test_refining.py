@@ -178,7 +178,7 @@ def test_a_failure_forgets_the_drawings_of_both(
     with monkeypatch.context() as patched:
         patched.setattr(pipe._refiner.run, "step", fail)
         with pytest.raises(RuntimeError, match="the device failed"):
-            pipe._drawn(drawing, None, None)
+            pipe._draw(drawing, None, None)
     assert not pipe.is_busy
     assert drawn(pipe).shape == (2, 8, 8, 4)
 
