@@ -25,8 +25,7 @@ from benchmarks.full_size import read_with_tiny_vae
 from pipeline.families.family import Config
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.program import Shapes, Target
-from pipeline.runtime.programs import Programs
+from pipeline.runtime.programs import Programs, Shapes, Target
 
 DECODERS = ("decode", "tiny_decode")
 REPEATS = 2

@@ -24,7 +24,7 @@ from benchmarks.full_size import read_with_tiny_vae
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.program import Shapes, Target
+from pipeline.runtime.programs import Shapes, Target
 
 TOPOLOGIES = ("v5e:2x2", "v5e:2x4", "v6e:2x2")
 PACKAGES = ("flax", "jax", "jaxlib", "libtpu")
@@ -95,10 +95,10 @@ def analyse(topology: str, one_picture: bool) -> dict[str, Any]:
     # A step predicts both halves of guidance in a loop, of which the compiler counts one turn.
     runs = {STEP: 2 // mesh.shape["guidance"]}
     programs = {}
-    for name, executable in compiled.by_name.items():
-        program = sizes(executable)
+    for name, built in compiled.items():
+        program = sizes(built.executable)
         programs[name] = {
-            "compile_seconds": round(compiled.seconds[name], 1),
+            "compile_seconds": round(built.seconds, 1),
             **program,
             "bound_ms": round(runs.get(name, 1) * chip.bound_ms(program), 3),
         }

@@ -240,8 +240,8 @@ def _print_plan(options: argparse.Namespace) -> None:
     from pipeline.drawing.refining import find_refiner
     from pipeline.families import FamilyReader
     from pipeline.families.family import image_size
-    from pipeline.families.tiny_vae import fetch_tiny_vae
-    from pipeline.runtime.executable_cache import ExecutableCache
+    from pipeline.families.replacements import fetch_tiny_vae
+    from pipeline.runtime.executables import ExecutableCache
     from pipeline.runtime.mesh import cores_as_devices, find_devices
     from pipeline.runtime.plan_report import Plan
 

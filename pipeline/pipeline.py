@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
+from pipeline.adapters.adapter import Adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
@@ -40,8 +41,8 @@ from pipeline.errors import InputError, UnlikeError
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
+from pipeline.families.replacements import fetch_tiny_vae
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
-from pipeline.families.tiny_vae import fetch_tiny_vae
 from pipeline.images import preview
 from pipeline.images.screen import Screen
 from pipeline.models.quantized import QUANTIZATIONS
@@ -52,22 +53,26 @@ from pipeline.request import (
     check_choice,
     check_count,
 )
-from pipeline.runtime.adapters import Adapters, LoraInfo
+from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.additions import Additions
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
-from pipeline.runtime.executable_cache import ExecutableCache
-from pipeline.runtime.executables import compile_missing, load_cached
+from pipeline.runtime.executables import (
+    ExecutableCache,
+    compile_missing,
+    load_cached,
+    measured_bytes,
+)
 from pipeline.runtime.loading import (
-    Timed,
     load_networks,
     load_tokenizers,
     match_networks,
+    timed,
     trace_networks,
 )
 from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.program import Shapes, Target, check_rows
+from pipeline.runtime.programs import Shapes, Target, check_rows
 from pipeline.runtime.room import Room
 from pipeline.runtime.second_model import SecondModel, load_second_model, models_of
 from pipeline.schedulers.config import (
@@ -322,7 +327,7 @@ class SDXLPipeline:
             check_rows(second.config, mesh, shapes.height)
         tokenizers, compiled = _load(checkpoint, target, cache, second)
         beside = None if second is None else (second, load_second_model(compiled, second))
-        with Timed("warmed up"):
+        with timed("warmed up"):
             tokenizers.tokenize(["warm up"])
             colours = preview.fit(compiled.warm_up, (images_per_request, *compiled.latents_shape))
             if beside is not None:
@@ -487,7 +492,7 @@ class SDXLPipeline:
         pipe._adapters.read_ahead(drawer.model, loras or {})
 
     @property
-    def loras(self) -> Mapping[str, LoraInfo]:
+    def loras(self) -> Mapping[str, Adapter]:
         """The loaded LoRAs by name. Any thread may read them."""
         return self._adapters.loaded
 
@@ -894,6 +899,6 @@ def _load(
         found = match_networks(checkpoint, traced)
         networks = threads.submit(load_networks, found, place_on(target.mesh))
         executables = compile_missing(target, traced, cache, cached.result())
-        room.admit(target, executables.bytes)
+        room.admit(target, measured_bytes(executables))
         parameters = Parameters(networks.result(), found)
     return tokenizers, CompiledSampler(target, executables, parameters, room)

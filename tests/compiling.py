@@ -28,7 +28,7 @@ def optimised(wanted: bool = True) -> Iterator[None]:
     """Compile pipelines inside this context with all of XLA's optimisations, as users do."""
     import jax
 
-    from pipeline.runtime.program import Program
+    from pipeline.runtime.programs import Program
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

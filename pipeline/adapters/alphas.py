@@ -3,7 +3,7 @@
 import json
 import math
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,8 @@ class Alphas:
     def _configs(self, network: str) -> Iterator[Mapping[str, Any]]:
         return (self.configs[key] for key in (network, "") if key in self.configs)
 
-    def _number(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+    def _number(self, value: Any) -> float:
+        if type(value) not in (int, float) or not abs(value) < 1e30:
             raise CheckpointError(
                 f"{self.where}: alpha is {reprlib.repr(value)}; expected a finite number"
             )
@@ -65,50 +65,35 @@ def read_alphas(file: Path, metadata: Mapping[str, str]) -> Alphas:
     Raises:
         CheckpointError: if a configuration cannot be read.
     """
-    note = metadata.get(DIFFUSERS_NOTE)
-    if note is not None:
-        where = f"{file}: the note {DIFFUSERS_NOTE}"
-        _check_length(len(note), where)
-        configs: dict[str, dict[str, Any]] = {}
-        for key, value in _parse(note, where).items():
-            network, _, name = key.partition(".")
-            configs.setdefault(network, {})[name] = value
-        _check_patterns(configs.values(), where)
-        return Alphas(where, configs)
-    config_file = file.with_name(PEFT_CONFIG)
-    if file.name == PEFT_FILE and config_file.is_file():
-        config = _parse(_text(config_file), str(config_file))
-        _check_patterns([config], str(config_file))
-        return Alphas(str(config_file), {"": config})
-    return Alphas(str(file), {})
+    note, beside = metadata.get(DIFFUSERS_NOTE), file.with_name(PEFT_CONFIG)
+    where = f"{file}: the note {DIFFUSERS_NOTE}"
+    if note is None and file.name == PEFT_FILE and beside.is_file():
+        note, where = _text(beside), str(beside)
+    if note is None:
+        return Alphas(str(file), {})
+    configs: dict[str, dict[str, Any]] = {}
+    for key, value in _parse(note, where).items():
+        network, _, name = key.rpartition(".")
+        configs.setdefault(network, {})[name] = value
+        # Each module tries all patterns.
+        if name == "alpha_pattern" and isinstance(value, dict) and len(value) > MAX_PATTERNS:
+            raise CheckpointError(
+                f"{where}: alpha_pattern has {len(value)} keys; the most is {MAX_PATTERNS}"
+            )
+    return Alphas(where, configs)
 
 
 def _text(file: Path) -> str:
     try:
         with file.open("rb") as stream:
-            content = stream.read(MAX_CONFIG_BYTES + 1)
+            return stream.read(MAX_CONFIG_BYTES + 1).decode("utf-8", "replace")
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    _check_length(len(content), str(file))
-    return content.decode("utf-8", "replace")
-
-
-def _check_length(length: int, where: str) -> None:
-    if length > MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{where}: has more than {MAX_CONFIG_BYTES} bytes")
-
-
-def _check_patterns(configs: Iterable[Mapping[str, Any]], where: str) -> None:
-    """Raise CheckpointError if a configuration has too many patterns: each module tries them."""
-    for config in configs:
-        patterns = config.get("alpha_pattern")
-        if isinstance(patterns, dict) and len(patterns) > MAX_PATTERNS:
-            raise CheckpointError(
-                f"{where}: alpha_pattern has {len(patterns)} keys; the most is {MAX_PATTERNS}"
-            )
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:
+    if len(text) > MAX_CONFIG_BYTES:
+        raise CheckpointError(f"{where}: has more than {MAX_CONFIG_BYTES} bytes")
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -126,10 +111,3 @@ def _fits(pattern: str, module: str) -> bool:
     """
     name = pattern.removeprefix("^")
     return f".{module}".endswith(f".{name}") or name.endswith(f".{module}")
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond the largest float
-        return False

@@ -6,22 +6,71 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.adapters.adapter import Change, Shape
-from pipeline.adapters.changes import (
+from pipeline.adapters.adapter import (
+    Change,
     Difference,
     Factored,
     Hadamard,
     Kronecker,
     LowRank,
     Replacement,
+    Shape,
     Tucker,
 )
-from pipeline.adapters.parts import Part
 
+# A part of a module's change: a factor, its scale or a new norm, by its name in most files.
+Part = str
+PARTS = (
+    *("lora_down.weight", "lora_up.weight", "lora_mid.weight", "lora_B.bias"),
+    *("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
+    *("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
+    *("diff", "diff_b", "w_norm", "b_norm", "set_weight"),
+    *("alpha", "dora_scale", "lora_magnitude_vector"),
+)
 Shapes = Mapping[Part, Shape]
 Arrays = Mapping[Part, np.ndarray]
-# Parts that are no factors: the scale, and the norms that DoRA trains.
-MODIFIERS = frozenset({Part.ALPHA, Part.DORA_SCALE, Part.MAGNITUDE})
+# The ends of tensors' names, after the name of a module.
+SUFFIXES: dict[str, Part] = {
+    **{part: part for part in PARTS},
+    "lora_A.weight": "lora_down.weight",
+    "lora_A.default.weight": "lora_down.weight",
+    "lora.down.weight": "lora_down.weight",
+    "lora_linear_layer.down.weight": "lora_down.weight",
+    "down.weight": "lora_down.weight",  # after old names such as `to_q_lora`
+    "lora_B.weight": "lora_up.weight",
+    "lora_B.default.weight": "lora_up.weight",
+    "lora.up.weight": "lora_up.weight",
+    "lora_linear_layer.up.weight": "lora_up.weight",
+    "up.weight": "lora_up.weight",
+    "lora_B.default.bias": "lora_B.bias",
+    "lora_magnitude_vector.weight": "lora_magnitude_vector",
+    "lora_magnitude_vector.default": "lora_magnitude_vector",
+    "lora_magnitude_vector.default.weight": "lora_magnitude_vector",
+}
+LONGEST = max(suffix.count(".") + 1 for suffix in SUFFIXES)
+# The parts of kinds of adapters that are not supported.
+UNSUPPORTED = {
+    "oft_blocks": "OFT or BOFT",
+    "oft_diag": "OFT",
+    "oft_r": "OFT",
+    "oft_R": "OFT",
+    "oft_R.weight": "OFT",
+    "boft_R": "BOFT",
+    "boft_s": "BOFT",
+    "a1.weight": "GLoRA",
+    "a2.weight": "GLoRA",
+    "b1.weight": "GLoRA",
+    "b2.weight": "GLoRA",
+    "bm.weight": "GLoRA",
+    "on_input": "IA3",
+    "ia3_l": "IA3",
+    "lambda_layer": "T-LoRA",
+    "vera_lambda_b": "VeRA",
+    "vera_lambda_d": "VeRA",
+}
+# The norms that DoRA trains, and all parts that are no factors.
+NORMS: tuple[Part, ...] = ("dora_scale", "lora_magnitude_vector")
+MODIFIERS: frozenset[Part] = frozenset({"alpha", *NORMS})
 
 
 @dataclass(frozen=True)
@@ -44,48 +93,65 @@ class Kind:
     modifiers: frozenset[Part] = MODIFIERS
 
 
+def split(key: str) -> tuple[str, str]:
+    """Return the name of a tensor in a file as a module's name and a known suffix.
+
+    The suffix is empty if there is none.
+    """
+    pieces = key.split(".")
+    for count in range(min(LONGEST, len(pieces) - 1), 0, -1):
+        suffix = ".".join(pieces[-count:])
+        if suffix in SUFFIXES or suffix in UNSUPPORTED:
+            return ".".join(pieces[:-count]), suffix
+    return key, ""
+
+
 def _low_rank_shapes(shapes: Shapes, target: Shape) -> Shapes:
-    rank = shapes[Part.DOWN][0]
-    return {Part.DOWN: (rank, *target[1:]), Part.UP: (target[0], rank)}
+    rank = shapes["lora_down.weight"][0]
+    return {"lora_down.weight": (rank, *target[1:]), "lora_up.weight": (target[0], rank)}
 
 
 def _tucker_shapes(shapes: Shapes, target: Shape) -> Shapes:
-    rank = shapes[Part.DOWN][0]
+    rank = shapes["lora_down.weight"][0]
     core = (rank, rank, *target[2:])
-    return {Part.DOWN: (rank, target[1]), Part.MID: core, Part.UP: (target[0], rank)}
+    return {
+        "lora_down.weight": (rank, target[1]),
+        "lora_mid.weight": core,
+        "lora_up.weight": (target[0], rank),
+    }
 
 
 def _loha_shapes(shapes: Shapes, target: Shape) -> Shapes:
-    rank = shapes[Part.W1_B][0]
+    rank = shapes["hada_w1_b"][0]
     up, down = (target[0], rank), (rank, *target[1:])
-    return {Part.W1_A: up, Part.W1_B: down, Part.W2_A: up, Part.W2_B: down}
+    return {"hada_w1_a": up, "hada_w1_b": down, "hada_w2_a": up, "hada_w2_b": down}
 
 
 def _loha_tucker_shapes(shapes: Shapes, target: Shape) -> Shapes:
-    rank = shapes[Part.W1_B][0]
+    rank = shapes["hada_w1_b"][0]
     up, down, core = (rank, target[0]), (rank, target[1]), (rank, rank, *target[2:])
-    matrices = {Part.W1_A: up, Part.W1_B: down, Part.W2_A: up, Part.W2_B: down}
-    return {**matrices, Part.T1: core, Part.T2: core}
+    matrices = {"hada_w1_a": up, "hada_w1_b": down, "hada_w2_a": up, "hada_w2_b": down}
+    return {**matrices, "hada_t1": core, "hada_t2": core}
 
 
 def _lokr_shapes(shapes: Shapes, target: Shape) -> Shapes:
     """Return the shapes of LoKr's parts; those of its small matrix decide about the other's."""
-    first = Part.LOKR_W1 if Part.LOKR_W1 in shapes else Part.LOKR_W1_A
-    last = Part.LOKR_W1 if Part.LOKR_W1 in shapes else Part.LOKR_W1_B
+    first = "lokr_w1" if "lokr_w1" in shapes else "lokr_w1_a"
+    last = "lokr_w1" if "lokr_w1" in shapes else "lokr_w1_b"
     rows, columns = shapes[first][0], math.prod(shapes[last][1:])
     a = _quotient(target[0], rows)
     b = _quotient(target[1], columns)
-    rank_1 = shapes.get(Part.LOKR_W1_B, (0,))[0]
-    rank_2 = shapes.get(Part.LOKR_W2_B, (0,))[0]
-    tucker = Part.LOKR_T2 in shapes
+    rank_1 = shapes.get("lokr_w1_b", (0,))[0]
+    rank_2 = shapes.get("lokr_w2_b", (0,))[0]
+    tucker = "lokr_t2" in shapes
     expected_shapes = {
-        Part.LOKR_W1: (rows, columns),
-        Part.LOKR_W1_A: (rows, rank_1),
-        Part.LOKR_W1_B: (rank_1, columns),
-        Part.LOKR_W2: (a, b, *target[2:]),
-        Part.LOKR_W2_A: (rank_2, a) if tucker else (a, rank_2),
-        Part.LOKR_W2_B: (rank_2, b) if tucker else (rank_2, b, *target[2:]),
-        Part.LOKR_T2: (rank_2, rank_2, *target[2:]),
+        "lokr_w1": (rows, columns),
+        "lokr_w1_a": (rows, rank_1),
+        "lokr_w1_b": (rank_1, columns),
+        "lokr_w2": (a, b, *target[2:]),
+        "lokr_w2_a": (rank_2, a) if tucker else (a, rank_2),
+        "lokr_w2_b": (rank_2, b) if tucker else (rank_2, b, *target[2:]),
+        "lokr_t2": (rank_2, rank_2, *target[2:]),
     }
     return {part: expected_shapes[part] for part in shapes}
 
@@ -110,42 +176,44 @@ def _tucker(up: np.ndarray, core: np.ndarray, down: np.ndarray, scale: float = 1
 
 
 def _locon_tucker(parts: Arrays, scale: float) -> Change:
-    return _tucker(_matrix(parts[Part.UP]), parts[Part.MID], parts[Part.DOWN], scale)
+    return _tucker(
+        _matrix(parts["lora_up.weight"]), parts["lora_mid.weight"], parts["lora_down.weight"], scale
+    )
 
 
 def _loha(parts: Arrays, scale: float) -> Change:
-    first = _low_rank(parts[Part.W1_A], parts[Part.W1_B])
-    return Hadamard(first, _low_rank(parts[Part.W2_A], parts[Part.W2_B]), scale)
+    first = _low_rank(parts["hada_w1_a"], parts["hada_w1_b"])
+    return Hadamard(first, _low_rank(parts["hada_w2_a"], parts["hada_w2_b"]), scale)
 
 
 def _loha_tucker(parts: Arrays, scale: float) -> Change:
     """Return the product of two with cores; LyCORIS turns their up around."""
-    first = _tucker(_matrix(parts[Part.W1_A]).T, parts[Part.T1], parts[Part.W1_B])
-    second = _tucker(_matrix(parts[Part.W2_A]).T, parts[Part.T2], parts[Part.W2_B])
+    first = _tucker(_matrix(parts["hada_w1_a"]).T, parts["hada_t1"], parts["hada_w1_b"])
+    second = _tucker(_matrix(parts["hada_w2_a"]).T, parts["hada_t2"], parts["hada_w2_b"])
     return Hadamard(first, second, scale)
 
 
 def _lokr(parts: Arrays, scale: float) -> Change:
-    if Part.LOKR_W1 in parts:
-        left = _matrix(parts[Part.LOKR_W1])
+    if "lokr_w1" in parts:
+        left = _matrix(parts["lokr_w1"])
     else:
-        up, down = _matrix(parts[Part.LOKR_W1_A]), _matrix(parts[Part.LOKR_W1_B])
+        up, down = _matrix(parts["lokr_w1_a"]), _matrix(parts["lokr_w1_b"])
         left = up.astype(np.float32) @ down.astype(np.float32)
     return Kronecker(left, _lokr_right(parts), scale)
 
 
 def _lokr_right(parts: Arrays) -> Factored:
-    if Part.LOKR_W2 in parts:
-        return Difference(parts[Part.LOKR_W2])
-    up, down = parts[Part.LOKR_W2_A], parts[Part.LOKR_W2_B]
-    if Part.LOKR_T2 in parts:
-        return _tucker(_matrix(up).T, parts[Part.LOKR_T2], down)
+    if "lokr_w2" in parts:
+        return Difference(parts["lokr_w2"])
+    up, down = parts["lokr_w2_a"], parts["lokr_w2_b"]
+    if "lokr_t2" in parts:
+        return _tucker(_matrix(up).T, parts["lokr_t2"], down)
     return _low_rank(up, down)
 
 
 def _lokr_kind(parts: frozenset[Part]) -> Kind:
     """Return the kind; as in LyCORIS, two full factors have no rank and no scale."""
-    ranks = (part for part in (Part.LOKR_W2_B, Part.LOKR_W1_B) if part in parts)
+    ranks = (part for part in ("lokr_w2_b", "lokr_w1_b") if part in parts)
     return Kind(_lokr_shapes, _lokr, next(ranks, None))
 
 
@@ -157,31 +225,33 @@ def _whole(part: Part, change: Callable[[np.ndarray], Change]) -> dict[frozenset
     return {frozenset({part}): kind}
 
 
-_LOHA = frozenset({Part.W1_A, Part.W1_B, Part.W2_A, Part.W2_B})
+_LOHA = frozenset({"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"})
 _LOKR = tuple(
     frozenset(left | right)
-    for left in ({Part.LOKR_W1}, {Part.LOKR_W1_A, Part.LOKR_W1_B})
+    for left in ({"lokr_w1"}, {"lokr_w1_a", "lokr_w1_b"})
     for right in (
-        {Part.LOKR_W2},
-        {Part.LOKR_W2_A, Part.LOKR_W2_B},
-        {Part.LOKR_W2_A, Part.LOKR_W2_B, Part.LOKR_T2},
+        {"lokr_w2"},
+        {"lokr_w2_a", "lokr_w2_b"},
+        {"lokr_w2_a", "lokr_w2_b", "lokr_t2"},
     )
 )
 
 # A kind for each set of parts of a weight, without modifiers.
 WEIGHTS: dict[frozenset[Part], Kind] = {
-    frozenset({Part.DOWN, Part.UP}): Kind(
+    frozenset({"lora_down.weight", "lora_up.weight"}): Kind(
         _low_rank_shapes,
-        lambda parts, scale: _low_rank(parts[Part.UP], parts[Part.DOWN], scale),
-        Part.DOWN,
+        lambda parts, scale: _low_rank(parts["lora_up.weight"], parts["lora_down.weight"], scale),
+        "lora_down.weight",
     ),
-    frozenset({Part.DOWN, Part.UP, Part.MID}): Kind(_tucker_shapes, _locon_tucker, Part.DOWN),
-    _LOHA: Kind(_loha_shapes, _loha, Part.W1_B),
-    _LOHA | {Part.T1, Part.T2}: Kind(_loha_tucker_shapes, _loha_tucker, Part.W1_B),
+    frozenset({"lora_down.weight", "lora_up.weight", "lora_mid.weight"}): Kind(
+        _tucker_shapes, _locon_tucker, "lora_down.weight"
+    ),
+    _LOHA: Kind(_loha_shapes, _loha, "hada_w1_b"),
+    _LOHA | {"hada_t1", "hada_t2"}: Kind(_loha_tucker_shapes, _loha_tucker, "hada_w1_b"),
     **{parts: _lokr_kind(parts) for parts in _LOKR},
-    **_whole(Part.DIFF, Difference),
-    **_whole(Part.NORM, Difference),
-    **_whole(Part.SET, Replacement),
+    **_whole("diff", Difference),
+    **_whole("w_norm", Difference),
+    **_whole("set_weight", Replacement),
 }
 # The parts of biases, of which a module has one at most.
-BIASES = frozenset({Part.DIFF_BIAS, Part.NORM_BIAS, Part.UP_BIAS})
+BIASES = frozenset({"diff_b", "b_norm", "lora_B.bias"})

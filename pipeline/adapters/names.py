@@ -5,7 +5,6 @@ again for certain.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from pipeline.adapters.adapter import Inventory
 from pipeline.checkpoints.original_names import original_unet_names
@@ -13,39 +12,36 @@ from pipeline.checkpoints.original_names import original_unet_names
 Module = tuple[str, str]  # network, and the module's name there in diffusers' layout
 
 
-@dataclass(frozen=True)
-class Prefixes:
-    """The prefixes before the names of a network's modules.
-
-    Attributes:
-        diffusers: before names with dots in diffusers' layout: PEFT's and diffusers' files.
-        original: before names with dots in the original layout.
-        joined: before names of either layout with underscores in place of dots: files of kohya's
-            scripts, LyCORIS and OneTrainer.
-    """
-
-    diffusers: tuple[str, ...]
-    original: tuple[str, ...]
-    joined: tuple[str, ...]
-
-
+# The prefixes before the names of a network's modules, by the layout of these names: with dots in
+# diffusers' layout (PEFT's and diffusers' files) or in the original one, or with underscores in
+# place of dots in either ("joined": files of kohya's scripts, LyCORIS and OneTrainer).
 # "base_model.model." is PEFT's. Without another prefix, a name may fit several networks.
-PREFIXES = {
-    "unet": Prefixes(
-        diffusers=("unet.", "base_model.model.unet.", "base_model.model.", ""),
-        original=("diffusion_model.",),
-        joined=("lora_unet_", "lycoris_unet_", "lycoris_"),
-    ),
-    "text_encoder": Prefixes(
-        diffusers=("text_encoder.", "base_model.model.text_encoder.", "base_model.model.", ""),
-        original=(),
-        joined=("lora_te_", "lora_te1_", "lycoris_te_", "lycoris_te1_", "lycoris_"),
-    ),
-    "text_encoder_2": Prefixes(
-        diffusers=("text_encoder_2.", "base_model.model.text_encoder_2.", "base_model.model.", ""),
-        original=(),
-        joined=("lora_te2_", "lycoris_te2_", "lycoris_"),
-    ),
+PREFIXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "unet": {
+        "diffusers": ("unet.", "base_model.model.unet.", "base_model.model.", ""),
+        "original": ("diffusion_model.",),
+        "joined": ("lora_unet_", "lycoris_unet_", "lycoris_"),
+    },
+    "text_encoder": {
+        "diffusers": (
+            "text_encoder.",
+            "base_model.model.text_encoder.",
+            "base_model.model.",
+            "",
+        ),
+        "original": (),
+        "joined": ("lora_te_", "lora_te1_", "lycoris_te_", "lycoris_te1_", "lycoris_"),
+    },
+    "text_encoder_2": {
+        "diffusers": (
+            "text_encoder_2.",
+            "base_model.model.text_encoder_2.",
+            "base_model.model.",
+            "",
+        ),
+        "original": (),
+        "joined": ("lora_te2_", "lycoris_te2_", "lycoris_"),
+    },
 }
 # transformers before version 5 had this before the names of the text encoders' modules, except
 # `text_projection`.
@@ -89,11 +85,11 @@ def _names(network: str, tensors: Mapping[str, object]) -> Iterator[tuple[str, s
         if network != "unet":
             spellings += [TEXT_MODEL + name for name in spellings]
         for name in spellings:
-            yield from ((prefix + name, module) for prefix in prefixes.diffusers)
-            yield from ((prefix + _joined(name), module) for prefix in prefixes.joined)
+            yield from ((prefix + name, module) for prefix in prefixes["diffusers"])
+            yield from ((prefix + _joined(name), module) for prefix in prefixes["joined"])
         original = originals.get(module, module)
-        yield from ((prefix + original, module) for prefix in prefixes.original)
-        yield from ((prefix + _joined(original), module) for prefix in prefixes.joined)
+        yield from ((prefix + original, module) for prefix in prefixes["original"])
+        yield from ((prefix + _joined(original), module) for prefix in prefixes["joined"])
 
 
 def _old_projections(module: str) -> Iterator[str]:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from pipeline.adapters.adapter import Inventory, Shape
-from pipeline.adapters.parts import SUFFIXES, Part, split
+from pipeline.adapters.kinds import SUFFIXES, split
 
 # Width of the prompt's embeddings in cross-attention.
 WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "Stable Diffusion XL"}
 # The parts whose second axis is as wide as a module's input.
-_INPUTS = (Part.DOWN, Part.W1_B, Part.DIFF)
+_INPUTS = ("lora_down.weight", "hada_w1_b", "diff")
 _CHECKPOINT = "a whole checkpoint; load it as the model instead"
 # Pieces of tensors' names, and the kind of file that has them; the first that occurs decides.
 _MARKS = {

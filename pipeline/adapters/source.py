@@ -1,14 +1,10 @@
 """Finding of an adapter's file: here, alone in a folder, or on the Hub."""
 
-import re
-from contextlib import suppress
 from pathlib import Path
 
+from pipeline.checkpoints.single_file import SUFFIX
+from pipeline.checkpoints.source import file_on_hub, local_path
 from pipeline.errors import CheckpointError
-
-SUFFIX = ".safetensors"
-# The repository and the path of a file on the Hub.
-_ON_HUB = re.compile(r"([\w.-]+/[\w.-]+)/((?:[^/]+/)*[^/]+\.safetensors)")
 
 
 def find_adapter(source: str | Path) -> Path:
@@ -21,22 +17,19 @@ def find_adapter(source: str | Path) -> Path:
     Raises:
         CheckpointError: if it is not there, or cannot be downloaded.
     """
-    path = Path(source)
-    with suppress(RuntimeError):  # "~name" of an unknown user
-        path = path.expanduser()
+    path, on_hub = local_path(str(source)), file_on_hub(str(source))
     if path.is_dir():
         return _only_file(path)
     if path.exists():
         return path
-    on_hub = _ON_HUB.fullmatch(str(source))
-    if on_hub is None or {".", ".."} & {*on_hub[2].split("/"), *on_hub[1].split("/")}:
+    if on_hub is None or not on_hub.path.endswith(SUFFIX):
         raise CheckpointError(
             f"{source}: no such file or folder; on the Hub it would be owner/name/file{SUFFIX}"
         )
     # Imported here because the Hub's client takes time to import, and a file does not need it.
     from pipeline.checkpoints.hub import download_file
 
-    file, _ = download_file(on_hub[1], on_hub[2], None)
+    file, _ = download_file(*on_hub, None)
     return file
 
 

@@ -1,13 +1,14 @@
-"""The files of a checkpoint in diffusers' layout, and the check that none is missing."""
+"""The files of a checkpoint, or of a single network, in diffusers' layout."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions, Parts, Reader
+from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Parts, Reader
 from pipeline.checkpoints.tensors import TensorFiles, choose_weight_files, open_tensors
 from pipeline.checkpoints.word_list import WORDS
 from pipeline.errors import CheckpointError
@@ -143,6 +144,60 @@ def _what_else(folder: Path, reader: Reader[Any]) -> str:
     except (CheckpointError, KeyError):
         return "a single file with all weights is named itself: name the .safetensors file in it"
     return f"its {LONE_CONFIG} is that of a lone {name}{reader.describe(name)}"
+
+
+class ComponentFiles(NamedTuple):
+    """The files of a network, as paths below a root.
+
+    Attributes:
+        folder: the network's folder, "" for the root itself.
+        weights: its weight files; see `choose_weight_files`.
+    """
+
+    folder: str
+    weights: list[str]
+
+    @property
+    def config(self) -> str:
+        """The network's configuration."""
+        return str(Path(self.folder, LONE_CONFIG))
+
+    def component(self, root: Path, name: str) -> Component:
+        """Return the network, which has this name for users."""
+        folder = root / self.folder
+        return Component(
+            name, folder, root / self.config, partial(open_tensors, folder, self.weights)
+        )
+
+
+def find_component(
+    names: Collection[str], where: str, network: str, prefer_fp16: bool = False
+) -> ComponentFiles:
+    """Find a network among the files of a root: its own, or that of a whole checkpoint.
+
+    Args:
+        names: all files, as paths below the root.
+        where: the root, for messages.
+        network: the network's folder in a checkpoint, such as `vae`.
+        prefer_fp16: whether to choose the fp16 variant where both are complete.
+
+    Raises:
+        CheckpointError: if the network is not there, or has no safetensors weights.
+    """
+    folder = "" if LONE_CONFIG in names else network
+    if str(Path(folder, LONE_CONFIG)) not in names:
+        raise CheckpointError(
+            f"{where}: holds no {network}; expected a {LONE_CONFIG}, {network}/{LONE_CONFIG} or the"
+            " name of a .safetensors file, with weights"
+        )
+    paths = [name if folder else f"{network}/{name}" for name in names]
+    try:
+        weight_files = choose_weight_files(paths, network, prefer_fp16)
+    except CheckpointError as error:
+        raise CheckpointError(f"{where}: {error}") from None
+    return ComponentFiles(
+        folder, [name if folder else name.removeprefix(f"{network}/") for name in weight_files]
+    )
 
 
 def list_folder(folder: Path) -> list[str]:

@@ -28,19 +28,53 @@ from huggingface_hub.errors import (
 )
 
 from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions
-from pipeline.checkpoints.component import ComponentFiles, find_component
 from pipeline.checkpoints.folder import (
     INDEX,
     LONE_CONFIG,
+    ComponentFiles,
     FolderCheckpoint,
     check,
     config_patterns,
+    find_component,
     list_folder,
 )
 from pipeline.checkpoints.word_list import read_words
 from pipeline.errors import CheckpointError
 
 T = TypeVar("T")
+ANSWERED = "{hub} answered HTTP {status}; try again later."
+REFUSED = "{hub} refused access (HTTP {status}); set HF_TOKEN to a valid token"
+REFUSED_BY_DISK = (
+    "{file}: {strerror}; the cache needs room and write access, and HF_HOME can put it elsewhere"
+)
+UNREACHED = (
+    "{hub} cannot be reached ({reason}), and revision {revision!r} is not complete in the cache,"
+    " {cache}."
+)
+BROKEN_OFF = (
+    "the download from {hub} broke off ({reason}); start again to resume it; complete files are"
+    " kept."
+)
+# What errors of the Hub's client mean; the first class that fits decides.
+EXPLANATIONS: tuple[tuple[type[Exception], str], ...] = (
+    (HFValidationError, "no such folder, and not a valid id of a model on the Hub"),
+    (
+        GatedRepoError,
+        "access must be requested at {hub}/{model}; then set HF_TOKEN to a token of that account",
+    ),
+    (
+        RepositoryNotFoundError,
+        "no such folder, and no such model at {hub} (or no access to it: for a private one set"
+        " HF_TOKEN)",
+    ),
+    (
+        RevisionNotFoundError,
+        "no revision {revision!r} at {hub}; name a branch, a tag or a commit",
+    ),
+    (HfHubHTTPError, ANSWERED),
+    (RevisionResolutionError, UNREACHED),
+    (LocalEntryNotFoundError, UNREACHED),
+)
 
 
 def download(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
@@ -137,12 +171,17 @@ def _download(
     except Exception as error:
         if _is_final(error):
             raise CheckpointError(_explanation(model, revision, error)) from error
-        folder = _cached_folder(model, revision, error)
+        explanation = _explanation(model, revision, error)
         try:
-            return from_cache(folder)
+            # Without patterns the client would insist on every file of the repository.
+            folder = snapshot_download(
+                model, revision=revision, allow_patterns=[], local_files_only=True
+            )
+            return from_cache(Path(folder))
+        except LocalEntryNotFoundError:
+            raise CheckpointError(explanation) from error
         except CheckpointError as missing:
-            message = f"{_explanation(model, revision, error)} In the cache: {missing}"
-            raise CheckpointError(message) from error
+            raise CheckpointError(f"{explanation} In the cache: {missing}") from error
 
 
 def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
@@ -202,21 +241,6 @@ def _check_that_it_answers(model: str, revision: str | None) -> None:
         return
 
 
-def _cached_folder(model: str, revision: str | None, reason: Exception) -> Path:
-    """Return the folder of a revision in the cache.
-
-    Raises:
-        CheckpointError: if there is none.
-    """
-    try:
-        # Without patterns the client would insist on every file of the repository.
-        return Path(
-            snapshot_download(model, revision=revision, allow_patterns=[], local_files_only=True)
-        )
-    except LocalEntryNotFoundError:
-        raise CheckpointError(_explanation(model, revision, reason)) from reason
-
-
 def _from_cache(model: str, options: FetchOptions[C], folder: Path) -> Checkpoint[C]:
     """Return the checkpoint from the cache, in whichever precision is there.
 
@@ -246,43 +270,23 @@ def _is_final(error: Exception) -> bool:
 
 
 def _explanation(model: str, revision: str | None, error: Exception) -> str:
-    hub = constants.ENDPOINT
-    match error:
-        case HFValidationError():
-            return f"{model}: no such folder, and not a valid id of a model on the Hub"
-        case GatedRepoError():
-            return (
-                f"{model}: access must be requested at {hub}/{model}; then set HF_TOKEN to a token "
-                "of that account"
-            )
-        case RepositoryNotFoundError():
-            return (
-                f"{model}: no such folder, and no such model at {hub} (or no access to it: for a "
-                "private one set HF_TOKEN)"
-            )
-        case RevisionNotFoundError():
-            return f"{model}: no revision {revision!r} at {hub}; name a branch, a tag or a commit"
-        case HfHubHTTPError() if error.response.status_code in (401, 403):
-            status = error.response.status_code
-            return f"{model}: {hub} refused access (HTTP {status}); set HF_TOKEN to a valid token"
-        case HfHubHTTPError():
-            return f"{model}: {hub} answered HTTP {error.response.status_code}; try again later."
-        case RevisionResolutionError() | LocalEntryNotFoundError():
-            name = revision or constants.DEFAULT_REVISION
-            return (
-                f"{model}: {hub} cannot be reached ({_first_line(error.__cause__ or error)}), and "
-                f"revision {name!r} is not complete in the cache, {constants.HF_HUB_CACHE}."
-            )
-        case OSError() if error.errno is not None:
-            return (
-                f"{model}: {error.filename or constants.HF_HUB_CACHE}: {error.strerror}; the cache "
-                "needs room and write access, and HF_HOME can put it elsewhere"
-            )
-        case _:
-            return (
-                f"{model}: the download from {hub} broke off ({_first_line(error)}); start again "
-                "to resume it; complete files are kept."
-            )
+    answered = isinstance(error, HfHubHTTPError)
+    fields = {
+        "hub": constants.ENDPOINT,
+        "cache": constants.HF_HUB_CACHE,
+        "model": model,
+        "revision": revision or constants.DEFAULT_REVISION,
+        "status": error.response.status_code if answered else None,
+        "reason": _first_line(error.__cause__ or error),
+        "file": getattr(error, "filename", None) or constants.HF_HUB_CACHE,
+        "strerror": getattr(error, "strerror", None),
+    }
+    text = next((text for kind, text in EXPLANATIONS if isinstance(error, kind)), BROKEN_OFF)
+    if text == BROKEN_OFF and isinstance(error, OSError) and error.errno is not None:
+        text = REFUSED_BY_DISK
+    if text == ANSWERED and fields["status"] in (401, 403):
+        text = REFUSED
+    return f"{model}: {text.format_map(fields)}"
 
 
 def _first_line(error: BaseException) -> str:

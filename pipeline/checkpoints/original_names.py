@@ -189,7 +189,7 @@ def _diffusers_vae_name(name: str, top: int) -> str:
     if match := VAE_UP.match(name):
         layer = "upsamplers.0" if match[3] else f"resnets.{match[2]}"
         name = f"decoder.up_blocks.{top - int(match[1])}.{layer}.{name[match.end() :]}"
-    return _replaced(name, VAE_NAMES)
+    return replaced(name, VAE_NAMES)
 
 
 def to_diffusers_tiny_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -228,7 +228,7 @@ def to_diffusers_open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _from_open_clip(original: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    name = _replaced(original, OPEN_CLIP_NAMES)
+    name = replaced(original, OPEN_CLIP_NAMES)
     layer, separator, leaf = name.partition(".self_attn.in_proj_")
     if separator:
         for part, third in zip("qkv", tensor.thirds(), strict=True):
@@ -247,7 +247,8 @@ def _collected(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
-def _replaced(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+def replaced(name: str, patterns: Iterable[tuple[str, str]]) -> str:
+    """Return a name in which every pattern is replaced, in order."""
     for pattern, replacement in patterns:
         name = re.sub(pattern, replacement, name)
     return name

@@ -24,6 +24,8 @@ def refuse_other_formats(path: Path) -> None:
     Call it for files that are not in safetensors: the first bytes of those are the length of their
     header, which could be any.
     """
+    if not path.is_file():  # to open a pipe would wait until something writes into it
+        return
     try:
         with path.open("rb") as file:
             beginning = file.read(max(map(len, _BEGINNINGS)))

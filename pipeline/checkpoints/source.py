@@ -1,17 +1,18 @@
 """Fetching of a checkpoint, from a folder, a file or the Hub, with all needed files local."""
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Reader, Section
-from pipeline.checkpoints.component import (
-    component_in_file,
-    component_in_folder,
-    find_component,
+from pipeline.checkpoints.folder import FolderCheckpoint, check, find_component, list_folder
+from pipeline.checkpoints.single_file import (
+    SUFFIX,
+    check_is_safetensors,
+    open_section,
+    open_single_file,
 )
-from pipeline.checkpoints.folder import FolderCheckpoint, check, list_folder
-from pipeline.checkpoints.single_file import SUFFIX, check_is_safetensors, open_single_file
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.checkpoints.word_list import read_words
 from pipeline.errors import CheckpointError
@@ -56,8 +57,8 @@ def fetch(
             not supported, or if it cannot be downloaded or stored.
     """
     options = FetchOptions(reader, prefer_fp16, weights, ema)
-    path = _path(model)
-    on_hub = _on_hub(model)
+    path = local_path(model)
+    on_hub = file_on_hub(model)
     if path.exists() and model:
         _check_local(model, revision)
         if path.is_file():
@@ -98,31 +99,33 @@ def fetch_component(
     Raises:
         CheckpointError: if it is not there, cannot be downloaded, or has no safetensors weights.
     """
-    path, on_hub = _path(source), _on_hub(source)
-    if source and path.is_file():
-        check_is_safetensors(str(path))
-        return component_in_file(path, path.name, section)
+    path, on_hub, file = local_path(source), file_on_hub(source), None
     if source and path.is_dir():
         files = find_component(list_folder(path), str(path), network, prefer_fp16)
-        return component_in_folder(path, path.resolve().name, files)
-    from pipeline.checkpoints import hub
+        return files.component(path, path.resolve().name)
+    if source and path.is_file():
+        check_is_safetensors(str(path))
+        file, source = path, path.name
+    else:
+        from pipeline.checkpoints import hub
 
-    if on_hub is not None:
+        if on_hub is None:
+            _check_not_a_file(source)
+            folder, files = hub.download_component(source, network, prefer_fp16)
+            return files.component(folder, source)
         check_is_safetensors(on_hub.path)
         file, _ = hub.download_file(*on_hub, None)
-        return component_in_file(file, source, section)
-    _check_not_a_file(source)
-    folder, files = hub.download_component(source, network, prefer_fp16)
-    return component_in_folder(folder, source, files)
+    return Component(source, file, None, partial(open_section, file, section))
 
 
-def _path(model: str) -> Path:
+def local_path(model: str) -> Path:
+    """Return the path on this machine that a name means."""
     with suppress(RuntimeError):  # "~name" of an unknown user
         return Path(model).expanduser()
     return Path(model)
 
 
-def _on_hub(model: str) -> HubFile | None:
+def file_on_hub(model: str) -> HubFile | None:
     """Return the file on the Hub that a name such as `owner/name/folder/file.safetensors` means."""
     owner, name, *path = [*model.split("/"), "", ""][: max(2, model.count("/") + 1)]
     whole = path and not {"", ".", ".."} & {owner, name, *path} and not owner.startswith("~")
@@ -133,7 +136,7 @@ def _on_hub(model: str) -> HubFile | None:
 
 def _check_local(model: str, revision: str | None) -> None:
     if revision is not None:
-        kind = "file" if _path(model).is_file() else "folder"
+        kind = "file" if local_path(model).is_file() else "folder"
         raise CheckpointError(
             f"{model}: this is a {kind}, which has no revision {revision!r}; only models on "
             "the Hub have revisions"

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import CheckpointError
 from pipeline.file_versions import Version
-from pipeline.strict_json import unique_names
+from pipeline.strict_json import StrictJson, unique_names
 
 STEMS = ("diffusion_pytorch_model", "model")
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".pkl", ".msgpack")
@@ -173,7 +173,7 @@ class Tensor:
         return (array.T if self._transposed else array).reshape(self.shape)
 
 
-class TensorFiles(Mapping[str, Tensor]):
+class TensorFiles(Mapping[str, Tensor], contextlib.AbstractContextManager["TensorFiles"]):
     """The tensors of one component by name; close it (or use `with`) when done.
 
     Attributes:
@@ -201,9 +201,6 @@ class TensorFiles(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._tensors)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,
@@ -246,7 +243,8 @@ def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFile
         if files[0].endswith(".json"):
             tensors = _open_sharded(folder / Path(files[0]).name, resources)
         else:
-            tensors = _open_shard(folder / Path(files[0]).name, resources)
+            shard = _Shard(folder / Path(files[0]).name)
+            tensors = resources.enter_context(contextlib.closing(shard)).tensors()
         return TensorFiles(folder, tensors, resources.pop_all())
 
 
@@ -261,8 +259,7 @@ def open_file(path: Path, unused: re.Pattern[str] | None = None) -> TensorFiles:
         CheckpointError: if the file is damaged or cannot be read, or a dtype is not supported.
     """
     with contextlib.ExitStack() as resources:
-        shard = _Shard(path)
-        resources.callback(shard.close)
+        shard = resources.enter_context(contextlib.closing(_Shard(path)))
         return TensorFiles(path, shard.tensors(unused), resources.pop_all(), shard.metadata)
 
 
@@ -294,18 +291,13 @@ def _list_folder(folder: Path) -> list[str]:
         raise CheckpointError(f"{folder}: cannot be read as a folder: {error.strerror}") from error
 
 
-def _open_shard(path: Path, resources: contextlib.ExitStack) -> dict[str, Tensor]:
-    shard = _Shard(path)
-    resources.callback(shard.close)
-    return shard.tensors()
-
-
 def _open_sharded(index: Path, resources: contextlib.ExitStack) -> dict[str, Tensor]:
     """Open every shard of an index, which must name each tensor of each shard exactly once."""
     weight_map = _read_index(index)
     tensors: dict[str, Tensor] = {}
     for file in sorted(set(weight_map.values())):
-        for name, tensor in _open_shard(index.parent / file, resources).items():
+        shard = resources.enter_context(contextlib.closing(_Shard(index.parent / file)))
+        for name, tensor in shard.tensors().items():
             if name in tensors:
                 raise CheckpointError(
                     f"{tensor.file}: tensor {name!r} is also in {tensors[name].file.name}; "
@@ -326,14 +318,8 @@ def _open_sharded(index: Path, resources: contextlib.ExitStack) -> dict[str, Ten
 
 def _read_index(index: Path) -> dict[str, str]:
     """Return the `weight_map` of a shard index: tensor name -> shard file beside the index."""
-    try:
-        content = json.loads(index.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{index}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{index}: not valid JSON: {error}") from error
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
+    weight_map = StrictJson(index).take("weight_map", dict)
+    if not weight_map:
         raise CheckpointError(f"{index}: 'weight_map' must name the shard of every tensor")
     for name, file in weight_map.items():
         # Only a file name is allowed: an index must not lead out of its folder.
@@ -365,19 +351,15 @@ class _Shard:
         try:
             # To open a pipe would wait until something writes into it.
             if not stat.S_ISREG(path.stat().st_mode):
-                raise CheckpointError(f"{path}: not a file; expected a .safetensors file")
+                raise CheckpointError(f"{path}: is not a file; expected a .safetensors file")
             self._file = path.open("rb")
+            with contextlib.ExitStack() as resources:
+                resources.callback(self.close)
+                self.version = self._version_now()
+                self._entries, self._data = self._read_header()
+                resources.pop_all()
         except OSError as error:
-            raise self._unreadable(error) from error
-        try:
-            self.version = self._version_now()
-            self._entries, self._data = self._read_header()
-        except OSError as error:
-            self.close()
-            raise self._unreadable(error) from error
-        except BaseException:
-            self.close()
-            raise
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
         self.metadata: dict[str, str] = self._entries.pop(METADATA, {})
 
     def tensors(self, unused: re.Pattern[str] | None = None) -> dict[str, Tensor]:
@@ -454,9 +436,6 @@ class _Shard:
         axes = max((len(header[name]["shape"]) for name in names), default=0)
         if axes > MAX_AXES:
             raise self._damaged(f"a tensor has {axes} axes; the most is {MAX_AXES}")
-
-    def _unreadable(self, error: OSError) -> CheckpointError:
-        return CheckpointError(f"{self.path}: cannot be read: {error.strerror or error}")
 
     def _damaged(self, reason: str) -> CheckpointError:
         return CheckpointError(

@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from pipeline.checkpoints.arrays import copy, empty_arrays
+from pipeline.checkpoints.original_names import replaced
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.file_versions import Version
@@ -82,17 +83,12 @@ def checkpoint_names(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _checkpoint_name(path: tuple[Any, ...]) -> str:
-    name = ".".join(map(str, path))
-    for pattern, replacement in NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return replaced(".".join(map(str, path)), NAMES)
 
 
 def modern_name(name: str) -> str:
     """Convert a tensor's name in any supported file to its name in a current checkpoint."""
-    for pattern, replacement in OLD_NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
+    return replaced(name, OLD_NAMES)
 
 
 def checkpoint_shape(path: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -193,7 +189,8 @@ class PendingWeights(Generic[M]):
         graphdef, state = nnx.split(self.module)
         flat = dict(nnx.to_flat_state(state))
         for path, array in self.read(flat):
-            value = quantize_kernel(array) if _is_quantized(flat[path]) else array
+            is_quantized = isinstance(flat[path].get_value(), Quantized)
+            value = quantize_kernel(array) if is_quantized else array
             device_value = jax.tree.map(place, value)
             flat[path] = flat[path].replace(device_value)
             progress(sum(leaf.nbytes for leaf in jax.tree.leaves(device_value)))
@@ -209,7 +206,17 @@ class PendingWeights(Generic[M]):
         params = dict(nnx.to_flat_state(nnx.state(self.module)))
         futures: deque[Future[tuple[Any, np.ndarray]]] = deque()
         with self._open() as files, ThreadPoolExecutor(os.cpu_count(), "read") as threads:
-            self._check_same(files)
+            versions = files.versions
+            if versions != self._versions:  # networks of two models would be mixed
+                replaced_files = (
+                    file
+                    for file, version in self._versions.items()
+                    if versions.get(file) != version
+                )
+                raise CheckpointError(
+                    f"{next(replaced_files, files.where)}: the file was replaced while the"
+                    " checkpoint was loaded; load it again when it is complete"
+                )
             paths = [*paths]
             for path, array in zip(paths, empty_arrays(params[x] for x in paths), strict=True):
                 futures.append(threads.submit(self._fill, files, path, array))
@@ -228,22 +235,6 @@ class PendingWeights(Generic[M]):
             else:
                 copy(tensor, checkpoint_layout(path, share))
         return path, array
-
-    def _check_same(self, files: TensorFiles) -> None:
-        """Raise CheckpointError if a file was replaced: networks of two models would be mixed."""
-        versions = files.versions
-        if versions != self._versions:
-            paths = (
-                file for file, version in self._versions.items() if versions.get(file) != version
-            )
-            raise CheckpointError(
-                f"{next(paths, files.where)}: the file was replaced while the checkpoint was"
-                " loaded; load it again when it is complete"
-            )
-
-
-def _is_quantized(param: nnx.Variable[Any]) -> bool:
-    return isinstance(param.get_value(), Quantized)
 
 
 def match_weights(module: M, open_files: OpenTensors) -> PendingWeights[M]:

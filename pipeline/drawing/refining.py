@@ -8,12 +8,12 @@ from pipeline.drawing.drawing import Stage
 from pipeline.drawing.preparing import Drawer, StagePlan, make_stage
 from pipeline.errors import InputError
 from pipeline.families.family import Config, image_size
-from pipeline.families.refiners import DENOISER, read_refiner
+from pipeline.families.replacements import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.models import ModelStore
-from pipeline.runtime.program import check_rows
+from pipeline.runtime.programs import check_rows
 from pipeline.runtime.second_model import SecondModel, resized_second_model
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.tokenizer import Tokenizers

@@ -15,18 +15,16 @@ from pipeline.checkpoints.checkpoint import Component, Recognised
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
-from pipeline.families.replacements import read_replacement
-from pipeline.families.sdxl import SDXL
-from pipeline.families.sdxl_refiner import SDXL_REFINER
+from pipeline.families.replacements import read_replacement, read_tiny_vae_beside
+from pipeline.families.sdxl import SDXL, SDXL_REFINER
 from pipeline.families.single_files import (
     CONFIGS,
-    KINDS,
     fit_config,
+    read_published,
     recognise_file,
     scheduler_settings,
 )
 from pipeline.families.stable_diffusion import SD_1, SD_2
-from pipeline.families.tiny_vae import read_tiny_vae_beside
 from pipeline.schedulers.choice import read_schedulers
 from pipeline.schedulers.config import CLASS_NAMES
 from pipeline.schedulers.recipes import LATENT_CONSISTENCY, Recipe, find_model_recipe
@@ -172,10 +170,9 @@ class FamilyReader:
         if replacement is None:
             return _read_network(folder, part)
         config_file = folder / part.name / "config.json"
-        if not config_file.is_file():
-            kind = next(kind for kind in KINDS if kind.family is family)
-            config_file = CONFIGS / kind.folder / part.name / "config.json"
-        return read_replacement(part, replacement, part.read(config_file), folder)
+        is_there = config_file.is_file()
+        replaced = part.read(config_file) if is_there else read_published(family, part)
+        return read_replacement(part, replacement, replaced, folder)
 
     def _recognise(self, folder: Path, index: StrictJson) -> Family:
         name = index.values.get("_class_name")
@@ -199,8 +196,15 @@ class FamilyReader:
         force_zeros = family.zeros_for_empty_prompt and keys.take(
             "force_zeros_for_empty_prompt", bool, True
         )
-        present_networks = [part for part in family.optional if _is_there(keys, part)]
-        keys.finish("feature_extractor", *family.ignored)
+        present_networks = [
+            part
+            for part in family.optional
+            if keys.values.get(part.name, [None, None]) != [None, None]
+        ]
+        for part in present_networks:
+            _check_component(keys, part.name, (part.class_name,))
+        absent = [part.name for part in family.optional if part not in present_networks]
+        keys.finish("feature_extractor", *family.ignored, *absent)
         optional_networks = [part for part in present_networks if part.name not in self.unwanted]
         return scheduler[1], [*required_networks, *optional_networks], force_zeros
 
@@ -209,14 +213,6 @@ def _check_component(keys: StrictJson, component: str, class_names: tuple[str, .
     value = keys.take(component, list)
     if len(value) != 2 or value[1] not in class_names:
         raise keys.error(component, value, f"the class {class_names[0]!r}")
-
-
-def _is_there(keys: StrictJson, part: Network) -> bool:
-    """Return whether the index names an optional network."""
-    value = keys.take(part.name, list, [None, None])
-    if len(value) != 2 or value[1] not in (None, part.class_name):
-        raise keys.error(part.name, value, f"the class {part.class_name!r}, or none")
-    return value[1] is not None
 
 
 def _read_network(folder: Path, part: Network) -> Any:

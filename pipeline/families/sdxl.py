@@ -1,9 +1,14 @@
 """Stable Diffusion XL (Podell et al. 2023): two text encoders, a UNet and a VAE.
 
 The pooled prompt and the picture's size condition the UNet too.
+
+The refiner (section 2.5) is a UNet for the last steps. It goes on from the latents of the base
+model, or from a picture. The base model's second text encoder reads the prompts, and in place of
+the target size a score of the picture's beauty conditions the UNet.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +29,8 @@ from pipeline.strict_json import StrictJson
 
 # The class of diffusers' pipelines from pictures: of the refiner, and of whole models.
 FROM_PICTURES = "StableDiffusionXLImg2ImgPipeline"
+# The refiner's defaults in diffusers: the score to draw for, and that to keep away from.
+AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE = 6.0, 2.5
 
 
 def is_refiner(folder: Path) -> bool:
@@ -82,6 +89,16 @@ def time_ids(size: Array, is_negative: Array) -> Array:
     return jnp.broadcast_to(numbers, (len(is_negative), 6))
 
 
+def refiner_time_ids(size: Array, is_negative: Array) -> Array:
+    """Return the refiner's add_time_ids `[H, 5]` float32 of a whole picture, in pixels.
+
+    They are the original size, the top and left of the crop, and the score.
+    """
+    score = jnp.where(is_negative, NEGATIVE_AESTHETIC_SCORE, AESTHETIC_SCORE)
+    sizes = jnp.broadcast_to(jnp.append(size, jnp.zeros(2)), (len(score), 4))
+    return jnp.concatenate([sizes, score[:, None]], axis=1)
+
+
 SDXL = Family(
     name="Stable Diffusion XL",
     class_name="StableDiffusionXLPipeline",
@@ -126,4 +143,20 @@ SDXL = Family(
     zeros_for_empty_prompt=True,
     check=check,
     architecture=partial(latent_unet.architecture, condition=partial(condition_on, time_ids)),
+)
+SDXL_REFINER = replace(
+    SDXL,
+    name="Stable Diffusion XL refiner",
+    class_name=FROM_PICTURES,
+    other_class_names=(),
+    recognise=is_refiner,
+    text_encoders=SDXL.text_encoders[1:],
+    ignored=(*SDXL.ignored, "text_encoder", "tokenizer"),
+    aligned_sigmas=None,
+    check=partial(check, numbers=5),
+    architecture=partial(
+        latent_unet.architecture,
+        condition=partial(condition_on, refiner_time_ids),
+        needs_image=True,
+    ),
 )

@@ -34,8 +34,7 @@ from pipeline.checkpoints.tensors import Tensor, TensorFiles
 from pipeline.checkpoints.weights import modern_name
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
-from pipeline.families.sdxl import SDXL
-from pipeline.families.sdxl_refiner import SDXL_REFINER
+from pipeline.families.sdxl import SDXL, SDXL_REFINER
 from pipeline.families.stable_diffusion import SD_1, SD_2
 from pipeline.models.unet_config import OTHER_UNETS
 
@@ -229,6 +228,12 @@ def _check_channels(tensors: TensorFiles) -> None:
             f"{tensors.where}: this UNet is for {OTHER_UNETS[channels]} ({channels} input"
             f" channels); {COMPLETE}"
         )
+
+
+def read_published(family: Family, part: Network) -> Any:
+    """Return the configuration of a network of a published model."""
+    kind = next(kind for kind in KINDS if kind.family is family)
+    return part.read(CONFIGS / kind.folder / part.name / "config.json")
 
 
 def scheduler_settings(tensors: Tensors) -> dict[str, Any]:

@@ -13,16 +13,12 @@ first changed. It is in the host's memory, where adapters are merged.
 """
 
 import os
-import re
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import jax
 import numpy as np
@@ -40,56 +36,12 @@ from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
 from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
-# Below this, threads lose more time to the system, where they ask for memory, than they save.
-THREADED_BYTES = 2**26
-
-_HASH = re.compile(r"[0-9a-fA-F]{12}")
-
-
-@dataclass(frozen=True)
-class LoraInfo:
-    """Description of a loaded LoRA.
-
-    Attributes:
-        name: its name in requests.
-        file: its file.
-        digest: the SHA-256 of the file, in hexadecimal digits.
-        metadata: the notes in the file's header, such as kohya's `ss_*`.
-        short_hash: the 12 digits by which AUTOMATIC1111 knows the file.
-    """
-
-    name: str
-    file: Path
-    digest: str
-    metadata: Mapping[str, str]
-    short_hash: str
-
 
 # The changes to parameters; a parameter without changes is not in it.
 Parts = dict[Slot, tuple[Part, ...]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    """A loaded adapter and the parameters that it changes; equal only to itself."""
-
-    adapter: Adapter
-    slots: frozenset[Slot]
-
-    @property
-    def info(self) -> LoraInfo:
-        adapter = self.adapter
-        # sd-scripts notes the hash when it writes a file, and tools that change the header keep it.
-        written_hash = adapter.metadata.get("sshs_model_hash", "")
-        digest = written_hash if _HASH.match(written_hash) else adapter.weights_digest
-        return LoraInfo(
-            adapter.name, adapter.file, adapter.digest, adapter.metadata, digest[:12].lower()
-        )
-
-
-Run = Callable[..., Iterator[Any]]  # `map`, or that of threads
-
-_Selection = tuple[tuple[_Loaded, tuple[float, float]], ...]
+_Selection = tuple[tuple[Adapter, tuple[float, float]], ...]
 
 
 class Adapters:
@@ -125,7 +77,7 @@ class Adapters:
         self._accelerated = platform_of(mesh.devices.flat[0]).is_accelerator
         self._lock = Lock()
         # This mapping is replaced, never mutated: one thread may draw while another loads.
-        self._loaded: Mapping[str, _Loaded] = {}
+        self._loaded: Mapping[str, Adapter] = {}
         self._selected: _Selection | None = ()
         self._merged: dict[Slot, tuple[Part, ...] | None] = {}
         self._pristine: dict[Slot, np.ndarray] = {}
@@ -146,29 +98,28 @@ class Adapters:
         return inventory_of(self._tensors)
 
     @property
-    def loaded(self) -> dict[str, LoraInfo]:
+    def loaded(self) -> Mapping[str, Adapter]:
         """The loaded adapters by name."""
-        return {name: entry.info for name, entry in self._loaded.items()}
+        return self._loaded
 
     @property
     def hashes(self) -> str | None:
         """The names and hashes of the merged adapters, as AUTOMATIC1111 writes them; or None."""
-        infos = (entry.info for entry, _ in self._selected or ())
-        return ", ".join(f"{info.name}: {info.short_hash}" for info in infos) or None
+        merged = (adapter for adapter, _ in self._selected or ())
+        return ", ".join(f"{adapter.name}: {adapter.short_hash}" for adapter in merged) or None
 
     def bytes_of(self, more: Adapter | None = None, networks: Collection[str] = ()) -> int:
         """Return the bytes of the parameters that the loaded adapters, and `more`, change.
 
         If `networks` are given, only those in these are counted.
         """
-        slots = self._touched(self._loaded.values())
-        slots |= set() if more is None else self._slots(more)
+        slots = self._touched([*self._loaded.values(), *([] if more is None else [more])])
         return sum(slot.bytes for slot in slots if not networks or slot.network in networks)
 
     def file_bytes(self, more: Adapter | None = None) -> int:
         """Return the bytes of the loaded adapters' changes, and of those of `more`."""
-        adapters = [entry.adapter for entry in self._loaded.values()]
-        return sum(_size(adapter) for adapter in [*adapters, *([] if more is None else [more])])
+        adapters = [*self._loaded.values(), *([] if more is None else [more])]
+        return sum(map(_size, adapters))
 
     def device_bytes(self, more: Adapter | None = None, kept: Collection[str] = ()) -> int:
         """Return the bytes of a device's memory that adapters take, with `more` too.
@@ -207,8 +158,7 @@ class Adapters:
         """
         with self._lock:
             self.check_new(adapter.name)
-            entry = _Loaded(adapter, frozenset(self._slots(adapter)))
-            self._loaded = {**self._loaded, adapter.name: entry}
+            self._loaded = {**self._loaded, adapter.name: adapter}
 
     def check_new(self, name: str) -> None:
         """Raise InputError if an adapter of this name is loaded."""
@@ -225,7 +175,7 @@ class Adapters:
         """
         with self._lock:
             self._known(name)
-            self._loaded = {key: entry for key, entry in self._loaded.items() if key != name}
+            self._loaded = {key: adapter for key, adapter in self._loaded.items() if key != name}
             self._release()
 
     def check(self, names: Iterable[str]) -> None:
@@ -237,8 +187,8 @@ class Adapters:
         self, weights: Mapping[str, tuple[float, float]], model: Model | None = None
     ) -> bool:
         """Return whether a model has this set of adapters, as `select` would merge it now."""
-        entries = self._loaded
-        selection = tuple((entries.get(name), weights[name]) for name in sorted(weights))
+        adapters = self._loaded
+        selection = tuple((adapters.get(name), weights[name]) for name in sorted(weights))
         return selection == self._selected and self._has(model)
 
     def select(
@@ -358,7 +308,7 @@ class Adapters:
 
     # --- which parameters
 
-    def _known(self, name: str) -> _Loaded:
+    def _known(self, name: str) -> Adapter:
         if name not in self._loaded:
             there_are = ", ".join(map(repr, sorted(self._loaded))) or "none"
             raise InputError(f"no LoRA named {name!r} is loaded; loaded are: {there_are}")
@@ -367,25 +317,24 @@ class Adapters:
     def _chosen(self, weights: Mapping[str, tuple[float, float]]) -> _Selection:
         return tuple((self._known(name), weights[name]) for name in sorted(weights))
 
-    def _slots(self, adapter: Adapter) -> set[Slot]:
+    def _touched(self, adapters: Iterable[Adapter]) -> set[Slot]:
+        """Return the parameters that adapters change."""
         return {
             self._tensors[network][tensor].slot
+            for adapter in adapters
             for network, changes in adapter.changes.items()
             for tensor in changes
         }
 
-    def _touched(self, entries: Iterable[_Loaded]) -> set[Slot]:
-        return set().union(*(entry.slots for entry in entries))
-
     def _parts(self, selection: _Selection) -> Parts:
         """Return the changes of weighted adapters, in the order in which they are added."""
         parts: dict[Slot, list[Part]] = {}
-        for entry, (of_denoisers, of_encoders) in selection:
-            for network, changes in entry.adapter.changes.items():
+        for adapter, (of_denoisers, of_encoders) in selection:
+            for network, changes in adapter.changes.items():
                 strength = of_encoders if network in self._encoders else of_denoisers
                 for name, change in changes.items() if strength else ():
                     slot, share = self._tensors[network][name]
-                    part = Part(entry.adapter.digest, share, strength, change)
+                    part = Part(adapter.digest, share, strength, change)
                     parts.setdefault(slot, []).append(part)
         return {slot: tuple(slot_parts) for slot, slot_parts in parts.items()}
 
@@ -425,15 +374,14 @@ class Adapters:
             self._libraries.limit(limits=1, user_api="blas"),
             ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
         ):
-            run = threads.map if sum(slot.bytes for slot in parts) > THREADED_BYTES else map
             queue: deque[tuple[list[Slot], Iterator[Leaves]]] = deque()
             for chunk in groups(parts, CHUNK_BYTES):
-                queue.append((chunk, self._make({slot: parts[slot] for slot in chunk}, run)))
+                queue.append((chunk, self._make({slot: parts[slot] for slot in chunk}, threads)))
                 if len(queue) > 1:
                     yield queue.popleft()
             yield from queue
 
-    def _make(self, chunk: Parts, run: Run) -> Iterator[Leaves]:
+    def _make(self, chunk: Parts, threads: ThreadPoolExecutor) -> Iterator[Leaves]:
         """Return parameters with their changes: the pristine ones, or newly merged ones."""
         self._keep_pristine([slot for slot in chunk if slot not in self._pristine])
         pristine = {slot: self._pristine[slot] for slot in chunk}
@@ -449,7 +397,7 @@ class Adapters:
                 merge(slot, pristine[slot], chunk[slot], merged[slot])
             return leaves_of(slot, merged.get(slot, pristine[slot]))
 
-        return run(make, chunk)
+        return threads.map(make, chunk)
 
     def _keep_pristine(self, slots: Sequence[Slot]) -> None:
         """Keep parameters on the host; on a CPU they are those of the first device.

@@ -17,11 +17,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
-from pipeline.runtime import programs
 from pipeline.runtime.conditioning import Embeds, Tokens
-from pipeline.runtime.executables import Executables, compile_missing, load_cached
+from pipeline.runtime.executables import Executables, compile_missing, load_cached, measured_bytes
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.program import Target
+from pipeline.runtime.programs import PROGRAMS, Target, network_names
 from pipeline.runtime.room import Room
 from pipeline.runtime.sampler import Context, Deep, Stepped
 from pipeline.runtime.work import Work, pack
@@ -99,7 +98,6 @@ class CompiledSampler:
         parameters: the parameters that every run takes.
         room: the memory that holds them.
         executables: the executables by program name.
-        seconds: how long each took to load or compile, by program name, except shared ones.
         compile_seconds: seconds spent on the executables: "hit" for those from the cache, "miss"
             for those that were compiled.
     """
@@ -114,20 +112,16 @@ class CompiledSampler:
         self.mesh = target.mesh
         self.shapes = target.shapes
         self.latents_shape = target.latents_shape
-        self.executables = executables.by_name
-        self.seconds = executables.seconds
+        self.executables = {name: built.executable for name, built in executables.items()}
         self.compile_seconds = {
-            "hit": sum(executables.load_seconds.values()),
-            "miss": sum(executables.compile_seconds.values()),
+            source: sum(built.seconds for built in executables.values() if built.source == source)
+            for source in ("hit", "miss")
         }
         self.target = target
         self._config = target.config
         self.room = room
         self.parameters = parameters
-        self._whole = NamedSharding(target.mesh, P())
         self._by_image = NamedSharding(target.mesh, P("images"))
-        self._by_half = NamedSharding(target.mesh, P("guidance", "images"))
-        self._of_half = NamedSharding(target.mesh, P("guidance"))
 
     def resized(
         self,
@@ -143,26 +137,23 @@ class CompiledSampler:
         Raises:
             DeviceError: if the memory cannot hold the size beside the others.
         """
-        target, cache = self.target.resized(height, width), self.room.cache
-        shared_programs = {**programs, **self._unsized}
-        cached_programs = load_cached(target, cache, without=shared_programs)
-        networks = self.parameters.networks
-        executables = compile_missing(target, networks, cache, cached_programs, shared_programs)
-        self.room.admit(target, executables.bytes)
-        return CompiledSampler(target, executables, self.parameters, self.room)
-
-    @property
-    def _unsized(self) -> dict[str, jax.stages.Compiled]:
-        return {
+        unsized_programs = {
             name: executable
             for name, executable in self.executables.items()
-            if not programs.PROGRAMS[name].sized
+            if not PROGRAMS[name].sized
         }
+        target, shared_programs = (
+            self.target.resized(height, width),
+            {**programs, **unsized_programs},
+        )
+        return compile_sampler(target, self.parameters, self.room, shared_programs)
 
     def _run(self, program: str, *arguments: Any) -> Any:
-        names = programs.network_names(program, self._config.architecture)
+        names = network_names(program, self._config.architecture)
         weights = {name: self.parameters.leaves[name] for name in names}
-        return self.executables[program](weights, *arguments)
+        executable = self.executables[program]
+        _, *shardings = executable.input_shardings[0]
+        return executable(weights, *jax.tree.map(_placed, arguments, tuple(shardings)))
 
     # --- running
 
@@ -253,9 +244,8 @@ class CompiledSampler:
             coefficients: those of the pictures' latents and of the noise; see `add_noise`.
             slot_mask: `[B]` bool, the slots to encode; the others are 0.
         """
-        pair = jax.device_put(np.array(coefficients, np.float32), self._whole)
-        pixels, device_mask = self._put_columns((images, slot_mask))
-        return self._run("encode_image", pixels, noise, pair, device_mask)
+        pair = np.array(coefficients, np.float32)
+        return self._run("encode_image", images, noise, pair, slot_mask)
 
     def encode(
         self,
@@ -289,13 +279,12 @@ class CompiledSampler:
             zeroed=zeroed,
             chunks=np.ones(zeroed.shape, np.int32) if chunks is None else chunks,
         )
-        rows = self._no_vectors if vectors is None else self._put_whole(vectors)
+        rows = self._no_vectors if vectors is None else tuple(vectors)
         per_device = len(new_slots) // self.mesh.shape["images"]
         sources = _sources(
             new_slots, per_device, [leaf.swapaxes(0, 1) for leaf in jax.tree.leaves(tokens)]
         )
-        device_tokens = jax.device_put(tokens, self._by_half)
-        return self._run("encode", embeds, self._put_columns(sources), device_tokens, rows)
+        return self._run("encode", embeds, sources, tokens, rows)
 
     def condition(
         self,
@@ -318,27 +307,18 @@ class CompiledSampler:
             guidance: `[B]` float32, the guidance scales minus 1, for networks that take them.
             chunks: `[2, B]` int32, the number of chunks of each prompt; None means 1.
         """
-        chunk_counts = np.ones(text_numbers.shape, np.int32) if chunks is None else chunks
-        numbers, counts = jax.device_put((text_numbers, chunk_counts), self._by_half)
-        places, scales = self._put_columns((new_slots, guidance))
+        counts = np.ones(text_numbers.shape, np.int32) if chunks is None else chunks
         all_texts = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
-        inputs = places, all_texts, numbers, *self._picture, scales, counts
+        size = np.array([self.shapes.height, self.shapes.width], np.float32)
+        is_negative = np.array([True, False])
+        inputs = new_slots, all_texts, text_numbers, size, is_negative, guidance, counts
         return self._run("condition", context, *inputs)
 
     @cached_property
     def _no_vectors(self) -> tuple[Array, ...]:
         widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
-        return self._put_whole([np.zeros((MAX_VECTORS, width), np.float32) for width in widths])
-
-    def _put_whole(self, arrays: Sequence[np.ndarray]) -> tuple[Array, ...]:
-        return jax.device_put(tuple(arrays), self._whole)
-
-    @cached_property
-    def _picture(self) -> tuple[Array, Array]:
-        """The size of pictures, and which half is that of the negative prompts."""
-        size = np.array([self.shapes.height, self.shapes.width], np.float32)
-        is_negative = np.array([True, False])
-        return jax.device_put((size, is_negative), (self._whole, self._of_half))
+        zeros = tuple(np.zeros((MAX_VECTORS, width), np.float32) for width in widths)
+        return jax.device_put(zeros, NamedSharding(self.mesh, P()))
 
     def _put_columns(self, arrays: Any) -> Any:
         """Copy arrays `[B, ...]` to the devices, each device its slots' part."""
@@ -349,14 +329,11 @@ class CompiledSampler:
 
         `seeds` are `[B]` uint32.
         """
-        sigma = jax.device_put(np.float32(init_noise_sigma), self._whole)
-        return self._run("noise", self._put_columns(seeds), sigma)
+        return self._run("noise", seeds, np.float32(init_noise_sigma))
 
     def vary(self, base_noise: Array, other_noise: Array, strength: float) -> Array:
         """Return initial latents: `base_noise` turned towards `other_noise` by `strength`, 0..1."""
-        return self._run(
-            "vary", base_noise, other_noise, jax.device_put(np.float32(strength), self._whole)
-        )
+        return self._run("vary", base_noise, other_noise, np.float32(strength))
 
     def put_latents(self, latents: np.ndarray) -> Array:
         """Copy latents `[B, h, w, C]` float32 to the devices."""
@@ -373,7 +350,7 @@ class CompiledSampler:
 
         The pictures start from `latents`, and `parts` of them are kept.
         """
-        return self._run("enter", state, kept, latents, parts, self._put_columns(new_slots))
+        return self._run("enter", state, kept, latents, parts, new_slots)
 
     def step(
         self,
@@ -389,14 +366,14 @@ class CompiledSampler:
             The state, and the deep features for the next evaluation, which take the memory of
             `deep`.
         """
-        return self._run("step", state, context, self._put_columns(work), kept, deep)
+        return self._run("step", state, context, work, kept, deep)
 
     def decode(self, latents: Array, slot_mask: np.ndarray) -> tuple[Array, Array]:
         """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8.
 
         Only the slots in `slot_mask`, `[B]` bool, are decoded; the others are 0.
         """
-        return self._run("decode", latents, self._put_columns(slot_mask))
+        return self._run("decode", latents, slot_mask)
 
     @property
     def has_tiny_vae(self) -> bool:
@@ -432,15 +409,42 @@ class CompiledSampler:
     def _tiny_decode(
         self, state: State, coefficients: np.ndarray, slot_mask: np.ndarray
     ) -> tuple[Array, Array, Array]:
-        columns = self._put_columns((coefficients.astype(np.float32), slot_mask))
-        return self._run("tiny_decode", state, *columns)
+        return self._run("tiny_decode", state, coefficients.astype(np.float32), slot_mask)
 
     def check(self, images: np.ndarray, slot_mask: np.ndarray) -> np.ndarray:
         """Return which of the pictures in `slot_mask` the safety checker flags, `[B]` bool.
 
         `images` are `[B, S, S, 3]` uint8, from `moderation.prepare`.
         """
-        return np.asarray(self._run("check", *self._put_columns((images, slot_mask))))
+        return np.asarray(self._run("check", images, slot_mask))
+
+
+def compile_sampler(
+    target: Target,
+    parameters: Parameters,
+    room: Room,
+    shared: Mapping[str, jax.stages.Compiled],
+) -> CompiledSampler:
+    """Return a sampler for a target, whose programs are loaded from the cache or compiled.
+
+    Args:
+        target: what to compile for.
+        parameters: the parameters of its networks.
+        room: the memory that holds them.
+        shared: executables of another sampler that serve this one too, by program name.
+
+    Raises:
+        DeviceError: if there is too little memory.
+    """
+    cached = load_cached(target, room.cache, without=shared)
+    executables = compile_missing(target, parameters.networks, room.cache, cached, shared)
+    room.admit(target, measured_bytes(executables))
+    return CompiledSampler(target, executables, parameters, room)
+
+
+def _placed(array: Any, sharding: jax.sharding.Sharding) -> Array:
+    """Copy an array of the host to the devices; an array of the devices stays where it is."""
+    return array if isinstance(array, Array) else jax.device_put(array, sharding)
 
 
 def _zeros(specs: Any) -> Any:

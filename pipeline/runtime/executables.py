@@ -1,24 +1,166 @@
-"""Ahead-of-time compilation of the sampler's programs, and their loading from the cache.
+"""Compilation of the sampler's programs ahead of time, and the cache of what it made.
 
-The cache keeps beside each executable how much of the devices' memory it takes.
+The cache is a folder on disk. Beside each executable it keeps how much of the devices' memory it
+takes. JAX's own cache would need every program traced at each start, half a minute for SDXL.
 """
 
+import hashlib
 import logging
+import os
+import pickle
+import platform
+import re
+import stat
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import flax
 import jax
+import jaxlib
 from flax import nnx
+from jax.experimental import serialize_executable
 
-from pipeline.runtime.executable_cache import ExecutableCache, where
-from pipeline.runtime.program import Target
-from pipeline.runtime.programs import Programs, cache_key, program_names
+from pipeline.runtime.programs import Programs, Target, cache_key, program_names
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+# On a TPU v5e-4, SDXL's programs take 1 GB for every size of pictures.
+MAX_BYTES = 16 << 30
+
+# Whole files, and parts of such that killed processes left. Others are never removed.
+_FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}(\.\w+)?")
+
+# JAX's settings that change the executable compiled from the same source.
+_SETTINGS = (
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_disable_most_optimizations",
+    "jax_enable_x64",
+    "jax_threefry_partitionable",
+)
+
+
+class ExecutableCache:
+    """A folder of serialised executables and other results of startup, of at most `max_bytes`.
+
+    The least recently used files are removed to make room for new ones. Loading a file runs the
+    code in it, so the folder must belong to this user and be closed to all others. A missing
+    folder is created that way.
+
+    Raises:
+        PermissionError: if the folder belongs to another user or is open to others.
+        OSError: if the folder cannot be created.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES):
+        self.folder = folder
+        self.max_bytes = max_bytes
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"cannot create the executable cache ({error.strerror}); name another folder"
+            raise OSError(error.errno, reason, str(folder)) from error
+        status = folder.stat()
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise PermissionError(
+                f"{folder}: the executable cache must be private to the user who runs this; "
+                f"chmod 700 {folder}, or name another folder"
+            )
+        # Read here, because the threads that load would each read them.
+        self._sources = _sources()
+
+    def load(
+        self, name: str, cache_key: object, devices: Sequence[jax.Device]
+    ) -> jax.stages.Compiled | None:
+        """Return the executable stored under a key for `devices`; None if none can be loaded."""
+
+        def read(content: bytes) -> jax.stages.Compiled:
+            parts = pickle.loads(content)
+            return serialize_executable.deserialize_and_load(*parts, execution_devices=devices)
+
+        return self._load(self._file_name(name, cache_key, *where(devices)), read)
+
+    def store(
+        self,
+        name: str,
+        cache_key: object,
+        devices: Sequence[jax.Device],
+        executable: jax.stages.Compiled,
+    ) -> None:
+        """Store an executable. A failure is only logged, because the cache only saves time."""
+
+        def write() -> bytes:
+            return pickle.dumps(serialize_executable.serialize(executable))
+
+        self._store(self._file_name(name, cache_key, *where(devices)), write)
+
+    def get(self, name: str, cache_key: object) -> Any:
+        """Return the value stored for `cache_key`; None if there is none."""
+        return self._load(self._file_name(name, cache_key), pickle.loads)
+
+    def put(self, name: str, cache_key: object, value: object) -> None:
+        """Store a value, which is anything that can be pickled."""
+        self._store(self._file_name(name, cache_key), lambda: pickle.dumps(value))
+
+    def get_or_create(self, name: str, cache_key: object, make: Callable[[], T]) -> T:
+        """Return the value stored for `cache_key`; make and store it if there is none."""
+        value = self.get(name, cache_key)
+        if value is None:
+            value = make()
+            self.put(name, cache_key, value)
+        return value
+
+    def _file_name(self, name: str, *cache_key: object) -> str:
+        """Return a file name with a digest of everything that the stored value depends on."""
+        parts = [
+            repr(cache_key),
+            *(module.__version__ for module in (jax, jaxlib, flax)),
+            platform.python_version(),
+            _processor(),
+            *(f"{key}={os.environ.get(key, '')}" for key in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
+            *(f"{name}={jax.config.values[name]}" for name in _SETTINGS),
+            self._sources,
+        ]
+        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return f"{name}-{digest[:32]}"
+
+    def _load(self, file_name: str, read: Callable[[bytes], T]) -> T | None:
+        file = self.folder / file_name
+        if not file.exists():
+            return None
+        try:
+            value = read(_checked(file.read_bytes()))
+        except Exception as error:  # damaged files may raise anything
+            log.warning("%s could not be loaded (%s); rebuilding it", file, error)
+            return None
+        with suppress(OSError):  # a read-only folder needs no room
+            os.utime(file)
+        return value
+
+    def _store(self, file_name: str, write: Callable[[], bytes]) -> None:
+        file = self.folder / file_name
+        try:
+            content = write()
+            _write(file, hashlib.sha256(content).digest() + content)
+            self._make_room()
+        except Exception as error:  # no serialised form, or a full disk
+            log.warning("%s was not stored: %s", file, error)
+
+    def _make_room(self) -> None:
+        """Remove the least recently used files until the rest take at most `max_bytes`."""
+        total = 0
+        for _, size, file in sorted(_files(self.folder), reverse=True):
+            total += size
+            if total > self.max_bytes:
+                file.unlink(missing_ok=True)
 
 
 class ProgramBytes(NamedTuple):
@@ -33,36 +175,22 @@ class ProgramBytes(NamedTuple):
     temporaries: int
 
 
-class CachedExecutable(NamedTuple):
-    """An executable from the cache, and the seconds that it took to load."""
+class Built(NamedTuple):
+    """An executable, which runs with any parameters of its networks, and how it was made.
+
+    Attributes:
+        executable: the executable.
+        seconds: how long it took to load or to compile.
+        source: "hit" if it is from the cache, "miss" if it was compiled, "shared" if another
+            sampler has it too.
+    """
 
     executable: jax.stages.Compiled
     seconds: float
+    source: str
 
 
-@dataclass(frozen=True)
-class Executables:
-    """All executables of a target, which run with any parameters of its networks.
-
-    Attributes:
-        by_name: the executables by program name.
-        load_seconds: how long each took to load from the cache, by program name.
-        compile_seconds: how long each took to compile, by program name.
-    """
-
-    by_name: Mapping[str, jax.stages.Compiled]
-    load_seconds: Mapping[str, float] = field(default_factory=dict)
-    compile_seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """How long each took to load or compile, by program name; shared ones are left out."""
-        return {**self.load_seconds, **self.compile_seconds}
-
-    @property
-    def bytes(self) -> dict[str, ProgramBytes]:
-        """How much memory each takes, by program name; shared ones are left out."""
-        return {name: measured(self.by_name[name]) for name in self.seconds}
+Executables = Mapping[str, Built]  # by program name
 
 
 def measured(executable: jax.stages.Compiled) -> ProgramBytes:
@@ -87,8 +215,8 @@ def _bytes_key(name: str, target: Target) -> tuple[str, object]:
 
 def load_cached(
     target: Target, cache: ExecutableCache | None, without: Collection[str] = ()
-) -> dict[str, CachedExecutable]:
-    """Load the executables of a target that are in the cache, by program name.
+) -> dict[str, Built]:
+    """Load the executables of a target that are in the cache.
 
     No network is needed, so the rest of a checkpoint can be read meanwhile. Programs named in
     `without` are left out.
@@ -96,26 +224,25 @@ def load_cached(
     if cache is None:
         return {}
 
-    def load(name: str) -> CachedExecutable | None:
+    def load(name: str) -> Built | None:
         start = time.perf_counter()
         executable = cache.load(name, cache_key(name, target), list(target.mesh.devices.flat))
-        seconds = time.perf_counter() - start
-        return None if executable is None else CachedExecutable(executable, seconds)
+        return executable and Built(executable, time.perf_counter() - start, "hit")
 
     names = [name for name in program_names(target) if name not in without]
     with ThreadPoolExecutor(len(names), thread_name_prefix="load") as threads:
         results = zip(names, threads.map(load, names), strict=True)
-        return {name: executable for name, executable in results if executable is not None}
+        return {name: built for name, built in results if built is not None}
 
 
 def compile_missing(
     target: Target,
     networks: Mapping[str, nnx.Module],
     cache: ExecutableCache | None = None,
-    cached: Mapping[str, CachedExecutable] = MappingProxyType({}),
+    cached: Executables = MappingProxyType({}),
     shared: Mapping[str, jax.stages.Compiled] = MappingProxyType({}),
-) -> Executables:
-    """Compile the programs of a target that are neither cached nor shared, in parallel.
+) -> dict[str, Built]:
+    """Return the executables of a target; those neither cached nor shared are compiled in parallel.
 
     Args:
         target: what to compile for.
@@ -124,16 +251,12 @@ def compile_missing(
         cached: the result of `load_cached` for the same target.
         shared: executables for another size that serve this one too, by program name.
     """
-    executables = {**shared, **{name: program.executable for name, program in cached.items()}}
-    for name, program in cached.items():
-        log.info("loaded %s in %.1f s", name, program.seconds)
-    names = [name for name in program_names(target) if name not in executables]
-    compiled = compile_all(names, target, networks, cache)
-    return Executables(
-        by_name=executables | {name: executable for name, (executable, _) in compiled.items()},
-        load_seconds={name: program.seconds for name, program in cached.items()},
-        compile_seconds={name: seconds for name, (_, seconds) in compiled.items()},
-    )
+    ready = {name: Built(executable, 0.0, "shared") for name, executable in shared.items()}
+    ready.update(cached)
+    for name, built in cached.items():
+        log.info("loaded %s in %.1f s", name, built.seconds)
+    names = [name for name in program_names(target) if name not in ready]
+    return ready | compile_all(names, target, networks, cache)
 
 
 def compile_all(
@@ -141,8 +264,8 @@ def compile_all(
     target: Target,
     networks: Mapping[str, nnx.Module],
     cache: ExecutableCache | None,
-) -> dict[str, tuple[jax.stages.Compiled, float]]:
-    """Compile programs, started in this order; return the executables and their seconds.
+) -> dict[str, Built]:
+    """Compile programs, started in this order.
 
     The arguments are those of `compile_missing`.
     """
@@ -152,16 +275,78 @@ def compile_all(
     # They are built before the threads start, so that shared parts are traced once.
     programs = {name: builder[name] for name in names}
 
-    def run(name: str) -> tuple[jax.stages.Compiled, float]:
+    def build(name: str) -> Built:
         start = time.perf_counter()
         executable = programs[name].compile()
-        seconds = time.perf_counter() - start
-        log.info("compiled %s in %.1f s", name, seconds)
+        built = Built(executable, time.perf_counter() - start, "miss")
+        log.info("compiled %s in %.1f s", name, built.seconds)
         if cache is not None:
             devices = list(target.mesh.devices.flat)
             cache.store(name, cache_key(name, target), devices, executable)
             cache.put(*_bytes_key(name, target), measured(executable))
-        return executable, seconds
+        return built
 
     with ThreadPoolExecutor(len(names), thread_name_prefix="compile") as threads:
-        return dict(zip(names, threads.map(run, names), strict=True))
+        return dict(zip(names, threads.map(build, names), strict=True))
+
+
+def measured_bytes(executables: Executables) -> dict[str, ProgramBytes]:
+    """Return how much memory each program takes; shared ones are left out."""
+    return {
+        name: measured(built.executable)
+        for name, built in executables.items()
+        if built.source != "shared"
+    }
+
+
+def where(devices: Sequence[jax.Device]) -> tuple[object, str]:
+    """Return the kinds of the devices, and the version of their runtime: libtpu's or CUDA's."""
+    kinds = [f"{device.platform} {device.device_kind} {device.id}" for device in devices]
+    return kinds, devices[0].client.platform_version
+
+
+@cache
+def _sources() -> str:
+    """Return a digest of the source of the whole package, sub-packages included."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"\n{file.relative_to(package)}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _processor() -> str:
+    """Return the processor's features; CPU executables do not run on one that lacks them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _checked(data: bytes) -> bytes:
+    digest, content = data[:32], data[32:]
+    # XLA does not check an executable that it loads: a changed byte would crash the process.
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError("the file is damaged")
+    return content
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """Yield the time of last use, the size in bytes and the path of each stored file."""
+    for file in filter(lambda file: _FILE.fullmatch(file.name), folder.iterdir()):
+        with suppress(FileNotFoundError):  # another process has removed it
+            status = file.lstat()
+            if stat.S_ISREG(status.st_mode):
+                yield status.st_mtime, status.st_size, file
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    part = file.with_name(f"{file.name}.{os.getpid()}_{threading.get_ident()}")
+    try:
+        part.write_bytes(content)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Network
 from pipeline.models.layers import merge_kernels
 from pipeline.models.quantized import quantize
-from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.executables import ExecutableCache
 from pipeline.text.tokenizer import Tokenizers, identity
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def load_networks(
     """
 
     def load(name: str, pending: PendingWeights[Any]) -> Any:
-        with Timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
+        with timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
             return pending.load(place, bar.update)
 
     return {name: load(name, pending) for name, pending in pending_weights.items()}
@@ -122,20 +123,14 @@ def module_factories(
     The functions are for tracing by `nnx.eval_shape`: the networks have shapes, no parameters.
     """
 
-    def factory(network: Network, network_config: object) -> Callable[[DTypeLike], nnx.Module]:
-        def make(dtype: DTypeLike) -> nnx.Module:
-            module = merge_kernels(
-                network.make(network_config, dtype=dtype, rngs=weights.shape_rngs())
-            )
-            if quantization is None or network.int8_layers is None:
-                return module
-            return quantize(module, network.int8_layers(network_config))
+    def make(network: Network, network_config: object, dtype: DTypeLike) -> nnx.Module:
+        module = merge_kernels(network.make(network_config, dtype=dtype, rngs=weights.shape_rngs()))
+        if quantization is None or network.int8_layers is None:
+            return module
+        return quantize(module, network.int8_layers(network_config))
 
-        return make
-
-    network_of = config.family.network
     return {
-        name: factory(network_of(name), network_config)
+        name: partial(make, config.family.network(name), network_config)
         for name, network_config in config.networks.items()
     }
 
@@ -148,15 +143,9 @@ def _progress_bar(title: str) -> Any:
     return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
 
 
-class Timed:
-    """A context manager that logs how long a stage of startup took."""
-
-    def __init__(self, done: str):
-        self.done = done
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            log.info("%s in %.1f s", self.done, time.perf_counter() - self.start)
+@contextmanager
+def timed(done: str) -> Iterator[None]:
+    """Log how long a stage of startup took; `done` says what it was."""
+    start = time.perf_counter()
+    yield
+    log.info("%s in %.1f s", done, time.perf_counter() - start)

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipeline.adapters.adapter import Change
-from pipeline.adapters.changes import LowRank
+from pipeline.adapters.adapter import Change, LowRank
 from pipeline.checkpoints.weights import checkpoint_layout, checkpoint_shape, from_checkpoint
 from pipeline.runtime.parameters import Slot
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.checkpoints.weights import PendingWeights
 from pipeline.kernels.int8 import quantize_kernel
-from pipeline.runtime.parameters import Parameters, Slot
+from pipeline.runtime.parameters import Parameters, Slot, read_slots
 
 _SAMPLE = 2**10  # bytes that tell most arrays apart
 
@@ -40,10 +40,8 @@ class Model:
         Raises:
             CheckpointError: if a file cannot be read or was replaced; the message names it.
         """
-        for network in dict.fromkeys(slot.network for slot in slots):
-            by_path = {slot.path: slot for slot in slots if slot.network == network}
-            for path, array in self.files[network].read(by_path):
-                yield by_path[path], leaves_of(by_path[path], array)
+        for slot, array in read_slots(self.files, slots):
+            yield slot, leaves_of(slot, array)
 
 
 def leaves_of(slot: Slot, array: np.ndarray) -> Leaves:

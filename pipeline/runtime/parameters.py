@@ -13,7 +13,7 @@ from jax import Array
 
 from pipeline.adapters.adapter import Inventory
 from pipeline.checkpoints.weights import PendingWeights, checkpoint_names, checkpoint_shape
-from pipeline.runtime.program import weights
+from pipeline.runtime.programs import weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,16 +109,7 @@ class Parameters:
         Raises:
             CheckpointError: if a file cannot be read or was replaced; the message names it.
         """
-        return {
-            slot: array
-            for network in {slot.network for slot in slots}
-            for slot, array in self._read(network, [s for s in slots if s.network == network])
-        }
-
-    def _read(self, network: str, slots: Sequence[Slot]) -> Iterator[tuple[Slot, np.ndarray]]:
-        by_path = {slot.path: slot for slot in slots}
-        for path, array in self.files[network].read(by_path):
-            yield by_path[path], array
+        return dict(read_slots(self.files, slots))
 
     def slots(self, network: str) -> list[Slot]:
         """Return the places of a network's parameters, in the order of the programs' list."""
@@ -136,6 +127,20 @@ class Parameters:
             }
             for name in networks
         }
+
+
+def read_slots(
+    files: Mapping[str, PendingWeights[Any]], slots: Sequence[Slot]
+) -> Iterator[tuple[Slot, np.ndarray]]:
+    """Read parameters from the files of their networks, one after the other, not quantised.
+
+    Raises:
+        CheckpointError: if a file cannot be read or was replaced; the message names it.
+    """
+    for network in dict.fromkeys(slot.network for slot in slots):
+        by_path = {slot.path: slot for slot in slots if slot.network == network}
+        for path, array in files[network].read(by_path):
+            yield by_path[path], array
 
 
 def inventory_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> Inventory:

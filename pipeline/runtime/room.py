@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from flax import nnx
@@ -20,25 +20,11 @@ from flax import nnx
 from pipeline.adapters.adapter import Adapter
 from pipeline.errors import DeviceError
 from pipeline.platforms import platform_of
-from pipeline.runtime.executable_cache import ExecutableCache
-from pipeline.runtime.executables import ProgramBytes, known_bytes
+from pipeline.runtime.executables import ExecutableCache, ProgramBytes, known_bytes
 from pipeline.runtime.memory import device_memory, gigabytes
-from pipeline.runtime.program import Target, weights
-from pipeline.runtime.programs import PROGRAMS, Programs, cache_key
+from pipeline.runtime.programs import PROGRAMS, Programs, Target, cache_key, weights
 
 Size = tuple[int, int]  # height and width in pixels
-
-
-class ProgramName(NamedTuple):
-    """The name of a program: its model's, its own, and its size; None for one of all sizes."""
-
-    model: str
-    program: str
-    size: Size | None
-
-    def __str__(self) -> str:
-        size = "" if self.size is None else f" of {sizes_text([self.size])}"
-        return f"{self.model} {self.program}{size}".lstrip()
 
 
 @dataclass(frozen=True)
@@ -92,14 +78,14 @@ class Needs:
         parameters: those of all networks.
         slots: what the slots of all sizes hold.
         loras: what the LoRAs take.
-        programs: what the programs take, as far as it is known.
+        programs: what the programs take, as far as it is known, by their names in messages.
     """
 
     sizes: Sequence[Size]
     parameters: int
     slots: int
     loras: int
-    programs: Mapping[ProgramName, ProgramBytes]
+    programs: Mapping[str, ProgramBytes]
 
     @property
     def code(self) -> int:
@@ -107,7 +93,7 @@ class Needs:
         return sum(program.code for program in self.programs.values())
 
     @property
-    def largest(self) -> ProgramName | None:
+    def largest(self) -> str | None:
         """The program with the largest temporaries; None if none is known."""
         programs = self.programs
         return max(programs, key=lambda name: programs[name].temporaries, default=None)
@@ -148,7 +134,7 @@ class Room:
         self.loras: Callable[[Adapter | None], int] = lambda _: 0
         self.copies = 1 if platform_of(device).is_accelerator else target.mesh.size
         # This mapping is replaced, never mutated: one thread may look while another compiles.
-        self._measured: Mapping[ProgramName, ProgramBytes] = {}
+        self._measured: Mapping[str, ProgramBytes] = {}
 
     def note(self, target: Target, programs: Mapping[str, ProgramBytes]) -> None:
         """Note what programs of a target take, by name."""
@@ -244,8 +230,10 @@ def sizes_text(sizes: Iterable[Size]) -> str:
     return ", ".join(f"{width}x{height}" for height, width in sizes)
 
 
-def _named(model: Model, program: str, size: Size) -> ProgramName:
-    return ProgramName(model.name, program, size if PROGRAMS[program].sized else None)
+def _named(model: Model, program: str, size: Size) -> str:
+    """Return a program's name in messages; one without a size serves all."""
+    of_size = f" of {sizes_text([size])}" if PROGRAMS[program].sized else ""
+    return f"{model.name} {program}{of_size}".lstrip()
 
 
 def _bytes(specs: Any) -> int:

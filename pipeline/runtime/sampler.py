@@ -117,10 +117,6 @@ def _key(seed: Array) -> Array:
     return jax.random.key(seed, impl="threefry2x32")
 
 
-def _alone(predictions: Array) -> Array:
-    return predictions
-
-
 def uncached(predict: Callable[[Array, Array, Context], Array]) -> Predict:
     """Return a family's `predict` with its networks in the form that `step` takes."""
 
@@ -139,7 +135,7 @@ def step(
     context: Context,
     tasks: Task[Array],
     kept: Kept | None = None,
-    gather: Collective = _alone,
+    gather: Collective = lambda predictions: predictions,
     deep: Deep = None,
 ) -> Stepped:
     """Advance the pictures in B slots by one evaluation each; empty slots stay as they are.
@@ -163,7 +159,39 @@ def step(
     return form(predict, state, context, tasks, kept, gather, deep)
 
 
-def by_picture(
+def _both_halves(
+    predict: Predict, latents: Array, context: Context, task: Task[Array], deep: Deep
+) -> tuple[Array, Deep]:
+    """Predict for both halves of a picture in one batch, or for the prompt alone."""
+    prompt, prompt_deep = jax.tree.map(lambda leaf: leaf[1:], (context, deep))
+
+    def alone() -> tuple[Array, Deep]:
+        predictions, after = _forward(predict, latents, prompt, task, prompt_deep)
+        return jnp.repeat(predictions, 2, axis=0), _with_prompts(deep, after)
+
+    predict_both = partial(_forward, predict, latents, context, task, deep)
+    return jax.lax.cond(task.halves > 1, predict_both, alone)
+
+
+def _half_by_half(
+    predict: Predict, latents: Array, context: Context, task: Task[Array], deep: Deep
+) -> tuple[Array, Deep]:
+    """Predict for one half of a picture after the other."""
+
+    def add(half: Array, carry: tuple[Array, Deep]) -> tuple[Array, Deep]:
+        predictions, deep = carry
+        half_context, half_deep = jax.tree.map(lambda leaf: take_one(leaf, half), (context, deep))
+        of_half, after = _forward(predict, latents, half_context, task, half_deep)
+        deep = jax.tree.map(lambda leaf, half_leaf: put(leaf, half_leaf[0], half), deep, after)
+        return predictions.at[half].set(of_half[0]), deep
+
+    # The prompt's half is the last one.
+    blank = jnp.zeros((2, *latents.shape))
+    return jax.lax.fori_loop(2 - task.halves, 2, add, (blank, deep))
+
+
+def _in_turn(
+    pair: Callable[[Predict, Array, Context, Task[Array], Deep], tuple[Array, Deep]],
     predict: Predict,
     state: State,
     context: Context,
@@ -172,54 +200,28 @@ def by_picture(
     gather: Collective,
     deep: Deep,
 ) -> Stepped:
-    """Predict for one picture at a time: for both halves in one batch, or for the prompt alone."""
+    """Advance one picture at a time.
 
-    def pair(latents: Array, context: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
+    `pair` returns the predictions of a picture's halves, `[2, h, w, C]`, and its deep features.
+    """
+
+    def work(slot: Array, carry: Stepped) -> Stepped:
+        state, deep = carry
+        arguments = state, context, tasks, kept, deep
+        before, picture_context, task, part, picture_deep = along(
+            _GIVEN_AXES, partial(take, i=slot), arguments
+        )
+        latents = stepping.scale_model_input(before.latents, task.row)
+        arguments = predict, latents, picture_context, task, picture_deep
         if _halves(context) == 1:
-            predictions, deep = _forward(predict, latents, context, task, deep)
-            return gather(predictions), deep
-        prompt, prompt_deep = jax.tree.map(lambda leaf: leaf[1:], (context, deep))
+            predictions, features = _forward(*arguments)
+            predictions = gather(predictions)
+        else:
+            predictions, features = pair(*arguments)
+        after = _advance(predictions, before, task, part)
+        return along(_STEPPED_AXES, partial(put, i=slot), carry, (after, features))
 
-        def alone() -> tuple[Array, Deep]:
-            predictions, after = _forward(predict, latents, prompt, task, prompt_deep)
-            return jnp.repeat(predictions, 2, axis=0), _with_prompts(deep, after)
-
-        predict_both = partial(_forward, predict, latents, context, task, deep)
-        return jax.lax.cond(task.halves > 1, predict_both, alone)
-
-    return _in_turn(pair, state, context, tasks, kept, deep)
-
-
-def by_half(
-    predict: Predict,
-    state: State,
-    context: Context,
-    tasks: Task[Array],
-    kept: Kept | None,
-    gather: Collective,
-    deep: Deep,
-) -> Stepped:
-    """Predict for one half of one picture at a time."""
-
-    def pair(latents: Array, context: Context, task: Task[Array], deep: Deep) -> tuple[Array, Deep]:
-        if _halves(context) == 1:
-            predictions, deep = _forward(predict, latents, context, task, deep)
-            return gather(predictions), deep
-
-        def add(half: Array, carry: tuple[Array, Deep]) -> tuple[Array, Deep]:
-            predictions, deep = carry
-            half_context, half_deep = jax.tree.map(
-                lambda leaf: take_one(leaf, half), (context, deep)
-            )
-            of_half, after = _forward(predict, latents, half_context, task, half_deep)
-            deep = jax.tree.map(lambda leaf, half_leaf: put(leaf, half_leaf[0], half), deep, after)
-            return predictions.at[half].set(of_half[0]), deep
-
-        # The prompt's half is the last one.
-        blank = jnp.zeros((2, *latents.shape))
-        return jax.lax.fori_loop(2 - task.halves, 2, add, (blank, deep))
-
-    return _in_turn(pair, state, context, tasks, kept, deep)
+    return for_each(tasks.halves > 0, work, (state, deep))
 
 
 def by_slots(
@@ -305,36 +307,11 @@ def by_occupied(
 
 # The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms
 # the code that runs depends on the picture alone, so it has the same bits beside any others.
-FORMS: dict[str, Form] = {"picture": by_picture, "half": by_half, "slots": by_occupied}
-
-
-def _in_turn(
-    pair: Callable[[Array, Context, Task[Array], Deep], tuple[Array, Deep]],
-    state: State,
-    context: Context,
-    tasks: Task[Array],
-    kept: Kept | None,
-    deep: Deep,
-) -> Stepped:
-    """Advance the pictures in turn.
-
-    `pair` returns the predictions of a picture's halves, `[2, h, w, C]` or `[1, h, w, C]`, and its
-    deep features, from its scaled latents, its context `[halves, ...]`, its task and its deep
-    features.
-    """
-
-    def work(slot: Array, carry: Stepped) -> Stepped:
-        state, deep = carry
-        arguments = state, context, tasks, kept, deep
-        before, picture_context, task, part, picture_deep = along(
-            _GIVEN_AXES, partial(take, i=slot), arguments
-        )
-        scaled_latents = stepping.scale_model_input(before.latents, task.row)
-        predictions, features = pair(scaled_latents, picture_context, task, picture_deep)
-        after = _advance(predictions, before, task, part)
-        return along(_STEPPED_AXES, partial(put, i=slot), carry, (after, features))
-
-    return for_each(tasks.halves > 0, work, (state, deep))
+FORMS: dict[str, Form] = {
+    "picture": partial(_in_turn, _both_halves),
+    "half": partial(_in_turn, _half_by_half),
+    "slots": by_occupied,
+}
 
 
 def _with_prompts(deep: Deep, after: Deep) -> Deep:

@@ -9,12 +9,12 @@ from flax import nnx
 from pipeline.checkpoints import weights
 from pipeline.checkpoints.checkpoint import Component
 from pipeline.families.family import Architecture, Config
-from pipeline.runtime.compiled import CompiledSampler, place_on
-from pipeline.runtime.executable_cache import ExecutableCache
-from pipeline.runtime.executables import compile_missing, load_cached
+from pipeline.runtime.compiled import CompiledSampler, compile_sampler, place_on
+from pipeline.runtime.executables import (
+    ExecutableCache,
+)
 from pipeline.runtime.loading import load_networks, trace_networks
-from pipeline.runtime.program import Target
-from pipeline.runtime.programs import PROGRAMS, Entry, program_names
+from pipeline.runtime.programs import PROGRAMS, Entry, Target, program_names
 from pipeline.runtime.room import Model
 
 
@@ -74,12 +74,8 @@ def load_second_model(run: CompiledSampler, second: SecondModel) -> CompiledSamp
     target, networks = model.target, model.networks
     denoiser_weights = weights.match_weights(networks[second.own], second.denoiser.open)
     denoisers = load_networks({second.own: denoiser_weights}, place_on(target.mesh))
-    shared_programs = _shared(run, second)
-    cached_programs = load_cached(target, room.cache, without=shared_programs)
-    executables = compile_missing(target, networks, room.cache, cached_programs, shared_programs)
-    room.admit(target, executables.bytes)
     parameters = run.parameters.beside(denoisers, [*second.config.networks])
-    return CompiledSampler(target, executables, parameters, room)
+    return compile_sampler(target, parameters, room, _shared(run, second))
 
 
 def resized_second_model(

@@ -7,8 +7,7 @@ by sigma, which is the noise.
 import numpy as np
 
 from pipeline.schedulers.config import DEFAULT_SIGMAS, Flow, SchedulerConfig
-from pipeline.schedulers.flow import flow_euler
-from pipeline.schedulers.mixtures import noise_part, schedule_at, variance_preserving
+from pipeline.schedulers.mixtures import Mixture, noise_part, schedule_at, variance_preserving
 from pipeline.schedulers.sigmas import (
     spaced_sigmas,
     spaced_timesteps,
@@ -31,6 +30,36 @@ def euler(config: SchedulerConfig, steps: int) -> Schedule:
         return flow_euler(config, config.training, steps)
     timesteps, sigmas = euler_sigmas(config, steps)
     return _schedule(config, timesteps, sigmas[:-1], [sigmas[1:] - sigmas[:-1]])
+
+
+def flow_euler(config: SchedulerConfig, flow: Flow, steps: int) -> Schedule:
+    """Make a schedule of Euler's method for models of flow matching.
+
+    Latents are (1 - s) * x0 + s * noise. The network predicts noise - x0, which is the latents'
+    derivative by s.
+    """
+    shares = noise_shares(flow.shift, config.num_train_timesteps, steps)
+    table = make_table(
+        shares[:-1] * config.num_train_timesteps,
+        value_latents=0,
+        value_prediction=1,
+        latents=1,
+        values=[np.diff(shares)],
+    )
+    return schedule_at(config, Mixture(1 - shares[:-1], shares[:-1]), table)
+
+
+def noise_shares(shift: float, trained: int, steps: int) -> np.ndarray:
+    """Return the share of noise before each step and after the last one, `[steps + 1]`, falling.
+
+    diffusers shifts the smallest share of a run twice, and so does this.
+    """
+
+    def shifted(shares: np.ndarray) -> np.ndarray:
+        return shift * shares / (1 + (shift - 1) * shares)
+
+    first, last = shifted(np.array([1, 1 / trained]))
+    return np.append(shifted(np.linspace(first, last, steps)), 0.0)
 
 
 def euler_ancestral(config: SchedulerConfig, steps: int) -> Schedule:

@@ -85,90 +85,58 @@ def _folded(name: str) -> str:
     return _PRECISION.sub("", _SEPARATORS.sub("-", last))
 
 
-def _lightning(steps: int, pattern: str, **settings: Any) -> Recipe:
-    """Return a recipe of https://huggingface.co/ByteDance/SDXL-Lightning."""
-    return Recipe(
-        name=f"lightning-{steps}",
-        title="SDXL Lightning",
-        family=SDXL,
-        pattern=pattern,
-        steps=(steps,),
-        scheduler="euler",
-        timestep_spacing="trailing",
-        **settings,
-    )
-
-
-def _hyper(steps: int, family: str, base: str) -> Recipe:
-    """Return the recipe of a LoRA for a number of steps of huggingface.co/ByteDance/Hyper-SD."""
-    return Recipe(
-        name=f"hyper-{steps}",
-        title="Hyper-SD",
-        family=family,
-        pattern=rf"hyper-{base}-{steps}steps?-lora",
-        steps=(steps,),
-        scheduler="ddim",
-        timestep_spacing="trailing",
-    )
-
-
-def _unified_hyper(family: str, base: str) -> Recipe:
-    """Return the recipe of the LoRA for one to eight steps of huggingface.co/ByteDance/Hyper-SD."""
-    return Recipe(
-        name="hyper-unified",
-        title="Hyper-SD unified",
-        family=family,
-        pattern=rf"hyper-{base}-1steps?-lora",
-        steps=(4, 1, 2, 3, 5, 6, 7, 8),
-        scheduler="tcd",
-        eta=1.0,
-    )
-
-
-def _consistency(family: str, pattern: str, guidance_scale: float) -> Recipe:
-    """Return a recipe of https://huggingface.co/latent-consistency."""
-    return Recipe(
-        name="lcm",
-        title="LCM",
-        family=family,
-        pattern=pattern,
-        steps=(4, 2, 3, 5, 6, 7, 8),
-        scheduler="lcm",
-        guidance_scale=guidance_scale,
-    )
-
-
-def _trajectory(family: str, base: str) -> Recipe:
-    """Return a recipe of https://github.com/jabir-zheng/TCD."""
-    return Recipe(
-        name="tcd",
-        title="TCD",
-        family=family,
-        pattern=rf"tcd-{base}-lora",
-        steps=(4, *range(5, 21)),
-        scheduler="tcd",
-        eta=0.3,
-    )
-
-
-def _dmd2(pattern: str, timesteps: tuple[int, ...]) -> Recipe:
-    """Return a recipe of https://huggingface.co/tianweiy/DMD2."""
-    return Recipe(
-        name=f"dmd2-{len(timesteps)}",
-        title="DMD2",
-        family=SDXL,
-        pattern=pattern,
-        steps=(len(timesteps),),
-        scheduler="lcm",
-        timesteps=timesteps,
-    )
-
-
-DMD2_TIMESTEPS = (999, 749, 499, 249)
+# https://huggingface.co/ByteDance/SDXL-Lightning
+_LIGHTNING: dict[str, Any] = {
+    "title": "SDXL Lightning",
+    "family": SDXL,
+    "scheduler": "euler",
+    "timestep_spacing": "trailing",
+}
+# LoRAs of https://huggingface.co/ByteDance/Hyper-SD: for a number of steps, and for one to eight.
+_HYPER: dict[str, Any] = {
+    "title": "Hyper-SD",
+    "scheduler": "ddim",
+    "timestep_spacing": "trailing",
+}
+_UNIFIED_HYPER: dict[str, Any] = {
+    "name": "hyper-unified",
+    "title": "Hyper-SD unified",
+    "steps": (4, 1, 2, 3, 5, 6, 7, 8),
+    "scheduler": "tcd",
+    "eta": 1.0,
+}
+# https://huggingface.co/latent-consistency
+_CONSISTENCY: dict[str, Any] = {
+    "name": "lcm",
+    "title": "LCM",
+    "steps": (4, 2, 3, 5, 6, 7, 8),
+    "scheduler": "lcm",
+}
+# https://github.com/jabir-zheng/TCD
+_TRAJECTORY: dict[str, Any] = {
+    "name": "tcd",
+    "title": "TCD",
+    "steps": (4, *range(5, 21)),
+    "scheduler": "tcd",
+    "eta": 0.3,
+}
+# https://huggingface.co/tianweiy/DMD2
+_DMD2: dict[str, Any] = {"title": "DMD2", "family": SDXL, "scheduler": "lcm"}
+_DMD2_4: dict[str, Any] = {
+    **_DMD2,
+    "name": "dmd2-4",
+    "steps": (4,),
+    "timesteps": (999, 749, 499, 249),
+}
 # UNets that take the guidance scale as an input: latent consistency models, whatever their names.
 LATENT_CONSISTENCY = {
-    SDXL: _consistency(SDXL, r"lcm-(sdxl|ssd-1b)", 8.0),
-    STABLE_DIFFUSION: _consistency(STABLE_DIFFUSION, r"lcm-dreamshaper-v7", 8.0),
+    SDXL: Recipe(**_CONSISTENCY, family=SDXL, pattern=r"lcm-(sdxl|ssd-1b)", guidance_scale=8.0),
+    STABLE_DIFFUSION: Recipe(
+        **_CONSISTENCY,
+        family=STABLE_DIFFUSION,
+        pattern=r"lcm-dreamshaper-v7",
+        guidance_scale=8.0,
+    ),
 }
 # Models and UNets.
 MODELS = (
@@ -192,8 +160,22 @@ MODELS = (
         timestep_spacing="trailing",
         size=(512, 512),
     ),
-    _lightning(1, r"sdxl-lightning-1step(-unet)?-x0", prediction_type="sample"),
-    *(_lightning(steps, rf"sdxl-lightning-{steps}step(-unet)?") for steps in (2, 4, 8)),
+    Recipe(
+        **_LIGHTNING,
+        name="lightning-1",
+        pattern=r"sdxl-lightning-1step(-unet)?-x0",
+        steps=(1,),
+        prediction_type="sample",
+    ),
+    *(
+        Recipe(
+            **_LIGHTNING,
+            name=f"lightning-{steps}",
+            pattern=rf"sdxl-lightning-{steps}step(-unet)?",
+            steps=(steps,),
+        )
+        for steps in (2, 4, 8)
+    ),
     Recipe(
         name="hyper-1",
         title="Hyper-SD",
@@ -204,24 +186,41 @@ MODELS = (
         timesteps=(800,),
     ),
     *LATENT_CONSISTENCY.values(),
-    _dmd2(r"dmd2-sdxl-4step-unet", DMD2_TIMESTEPS),
-    _dmd2(r"dmd2-sdxl-1step-unet", (399,)),
+    Recipe(**_DMD2_4, pattern=r"dmd2-sdxl-4step-unet"),
+    Recipe(**_DMD2, name="dmd2-1", pattern=r"dmd2-sdxl-1step-unet", steps=(1,), timesteps=(399,)),
 )
 LORAS = (
-    *(_lightning(steps, rf"sdxl-lightning-{steps}step-lora") for steps in (2, 4, 8)),
+    *(
+        Recipe(
+            **_LIGHTNING,
+            name=f"lightning-{steps}",
+            pattern=rf"sdxl-lightning-{steps}step-lora",
+            steps=(steps,),
+        )
+        for steps in (2, 4, 8)
+    ),
     *(
         recipe
         for family, base in ((SDXL, "sdxl"), (STABLE_DIFFUSION, "sd15"))
         for recipe in (
-            _unified_hyper(family, base),
-            *(_hyper(steps, family, base) for steps in (2, 4, 8)),
+            Recipe(**_UNIFIED_HYPER, family=family, pattern=rf"hyper-{base}-1steps?-lora"),
+            *(
+                Recipe(
+                    **_HYPER,
+                    name=f"hyper-{steps}",
+                    family=family,
+                    pattern=rf"hyper-{base}-{steps}steps?-lora",
+                    steps=(steps,),
+                )
+                for steps in (2, 4, 8)
+            ),
         )
     ),
-    _consistency(SDXL, r"lcm-lora-(sdxl|ssd-1b)", NO_GUIDANCE),
-    _consistency(STABLE_DIFFUSION, r"lcm-lora-sdv1-5", NO_GUIDANCE),
-    _trajectory(SDXL, "sdxl"),
-    _trajectory(STABLE_DIFFUSION, "(sd15|sd21-base)"),
-    _dmd2(r"dmd2-sdxl-4step-lora", DMD2_TIMESTEPS),
+    Recipe(**_CONSISTENCY, family=SDXL, pattern=r"lcm-lora-(sdxl|ssd-1b)"),
+    Recipe(**_CONSISTENCY, family=STABLE_DIFFUSION, pattern=r"lcm-lora-sdv1-5"),
+    Recipe(**_TRAJECTORY, family=SDXL, pattern=r"tcd-sdxl-lora"),
+    Recipe(**_TRAJECTORY, family=STABLE_DIFFUSION, pattern=r"tcd-(sd15|sd21-base)-lora"),
+    Recipe(**_DMD2_4, pattern=r"dmd2-sdxl-4step-lora"),
     # The bundled miniature's.
     Recipe(
         name="quick",

@@ -10,7 +10,7 @@ import pytest
 from pipeline import InputError, SDXLPipeline
 from pipeline.families import read_config
 from pipeline.runtime.compiled import choose_layout, make_mesh
-from pipeline.runtime.program import check_rows
+from pipeline.runtime.programs import check_rows
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
 

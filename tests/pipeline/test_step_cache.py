@@ -15,8 +15,7 @@ from pipeline.families import read_config
 from pipeline.models.unet import UNet
 from pipeline.request import GenerateRequest
 from pipeline.runtime.compiled import make_mesh
-from pipeline.runtime.program import Shapes, Target
-from pipeline.runtime.programs import PROGRAMS, cache_key
+from pipeline.runtime.programs import PROGRAMS, Shapes, Target, cache_key
 from pipeline.runtime.sampler import noise
 from tests.checkpoints import (
     EXECUTABLES,

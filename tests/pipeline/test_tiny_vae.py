@@ -10,10 +10,9 @@ import pytest
 from pipeline import InputError, SDXLPipeline, metadata
 from pipeline import __main__ as command
 from pipeline.families import FamilyReader
-from pipeline.families.tiny_vae import fetch_tiny_vae
+from pipeline.families.replacements import fetch_tiny_vae
 from pipeline.runtime.compiled import make_mesh
-from pipeline.runtime.program import Shapes, Target
-from pipeline.runtime.programs import PROGRAMS, cache_key, program_names
+from pipeline.runtime.programs import PROGRAMS, Shapes, Target, cache_key, program_names
 from pipeline.schedulers.table import State
 from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST, CompilationCount, shared_pipeline
 

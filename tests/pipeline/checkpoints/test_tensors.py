@@ -210,9 +210,8 @@ def test_index_and_shards_must_agree(
 @pytest.mark.parametrize("content", ["{", "[]", "null", '{"weight_map": []}'])
 def test_damaged_index(folder: Path, content: str) -> None:
     (folder / Path(INDEX).name).write_text(content)
-    with pytest.raises(
-        CheckpointError, match=r"safetensors\.index\.json: (not valid JSON|'weight)"
-    ):
+    message = r"index\.json: (not a readable JSON|expected a JSON object|weight_map = \[\])"
+    with pytest.raises(CheckpointError, match=message):
         open_tensors(folder)
 
 

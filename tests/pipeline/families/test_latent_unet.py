@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from pipeline.checkpoints.weights import shape_rngs
-from pipeline.families import latent_unet, sdxl, sdxl_refiner
+from pipeline.families import latent_unet, sdxl
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import TextEncoderConfig
 from pipeline.models.unet import Context
@@ -102,7 +102,7 @@ def test_sizes_of_a_whole_picture() -> None:
 
 
 def test_the_refiner_keeps_away_from_a_low_score() -> None:
-    time_ids = sdxl_refiner.time_ids(SIZE, HALVES).tolist()
+    time_ids = sdxl.refiner_time_ids(SIZE, HALVES).tolist()
     assert time_ids == [[24, 32, 0, 0, 2.5], [24, 32, 0, 0, 6.0]]
 
 

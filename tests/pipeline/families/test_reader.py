@@ -10,8 +10,8 @@ import pytest
 from pipeline.errors import CheckpointError, InputError
 from pipeline.families import FamilyReader, read_config
 from pipeline.families.family import Config
-from pipeline.families.sdxl_refiner import SDXL_REFINER as FAMILY
-from pipeline.families.tiny_vae import fetch_tiny_vae
+from pipeline.families.replacements import fetch_tiny_vae
+from pipeline.families.sdxl import SDXL_REFINER as FAMILY
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig, VisionEncoderConfig
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.vae_config import VAEConfig

@@ -16,7 +16,7 @@ from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
-from pipeline.families.tiny_vae import fetch_tiny_vae
+from pipeline.families.replacements import fetch_tiny_vae
 from pipeline.runtime.loading import find_networks
 from tests.checkpoints import GOLDEN, change_json
 from tests.single_files import thin_file, thin_folder

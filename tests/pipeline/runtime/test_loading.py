@@ -15,7 +15,7 @@ from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
-from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.executables import ExecutableCache
 from pipeline.runtime.loading import (
     find_networks,
     load_networks,
@@ -39,7 +39,7 @@ def test_cached_tokenizers_need_no_transformers(cache: ExecutableCache) -> None:
         from pathlib import Path
         from pipeline.checkpoints.source import fetch
         from pipeline.families import FamilyReader
-        from pipeline.runtime.executable_cache import ExecutableCache
+        from pipeline.runtime.executables import ExecutableCache
         from pipeline.runtime.loading import load_tokenizers
 
         folder, cache = map(Path, sys.argv[1:])

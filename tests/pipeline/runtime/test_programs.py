@@ -15,8 +15,7 @@ from pipeline.families.halves import joined, split
 from pipeline.runtime import programs
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.loading import trace_networks
-from pipeline.runtime.program import Program, Shapes, Target
-from pipeline.runtime.programs import Programs
+from pipeline.runtime.programs import Program, Programs, Shapes, Target
 from tests.checkpoints import GOLDEN, PLAIN, SMALLEST
 
 SAFETY = GOLDEN / "safety/checkpoint"

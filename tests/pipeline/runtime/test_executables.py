@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pipeline.runtime import executable_cache
-from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime import executables
+from pipeline.runtime.executables import ExecutableCache
 from tests.checkpoints import CompilationCount
 
 
@@ -100,7 +100,7 @@ def test_versions_and_processor_decide(
         patch.setattr(jax, "__version__", "0.0.1")
         assert get(cache)[0] is False
     with monkeypatch.context() as patch:
-        patch.setattr(executable_cache, "_processor", lambda: "another")
+        patch.setattr(executables, "_processor", lambda: "another")
         assert get(cache)[0] is False
     assert get(cache)[0] is True
 
@@ -127,7 +127,7 @@ def test_a_part_that_a_killed_process_left_makes_room(tmp_path: Path) -> None:
 import sys
 from os import kill, getpid
 from pathlib import Path
-from pipeline.runtime.executable_cache import ExecutableCache
+from pipeline.runtime.executables import ExecutableCache
 Path.replace = lambda *_: kill(getpid(), 9)
 ExecutableCache(Path(sys.argv[1])).put("text", 1, "left")
 """
