@@ -4,6 +4,7 @@ The page, HTTP and every generator share these types. Nothing here imports JAX o
 """
 
 import secrets
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -70,27 +71,30 @@ class Request(GenerateRequest):
         return self.model, self.loras
 
 
-class ErrorKind(StrEnum):
-    """Why a request was refused, or ended without pictures."""
-
-    INVALID = "invalid"  # a value that cannot be used
-    BLOCKED = "blocked"  # a word that the operator does not want drawn
-    FULL = "full"  # no room in the queue
-    TOO_MANY = "too_many"  # one visitor asks too often
-    CANCELLED = "cancelled"
-    ABANDONED = "abandoned"  # the request has no followers
-    DEADLINE = "deadline"
-    OUT_OF_MEMORY = "out_of_memory"
-    FAILED = "failed"
-    STOPPING = "stopping"  # the server is being shut down
-    UNAVAILABLE = "unavailable"  # no instance can draw at the moment
-    UNKNOWN = "unknown"  # no request has this id
-    DUPLICATE = "duplicate"  # another request has this id
-    TOO_LARGE = "http_413"  # too many bytes; named as other errors of HTTP
-    LOOP = "loop"  # an instance that passes requests on was asked by another one
-    UNAUTHORISED = "unauthorised"  # no API key, or a wrong one
-    FORBIDDEN = "forbidden"  # sent by a page of another origin
-    MISDIRECTED = "misdirected"  # addressed to a host that is not this server
+# The reasons why a request was refused, or ended without pictures.
+ErrorKind = StrEnum(
+    "ErrorKind",
+    [
+        "INVALID",  # a value that cannot be used
+        "BLOCKED",  # a word that the operator does not want drawn
+        "FULL",  # no room in the queue
+        "TOO_MANY",  # one visitor asks too often
+        "CANCELLED",
+        "ABANDONED",  # the request has no followers
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+        "FAILED",
+        "STOPPING",  # the server is being shut down
+        "UNAVAILABLE",  # no instance can draw at the moment
+        "UNKNOWN",  # no request has this id
+        "DUPLICATE",  # another request has this id
+        "HTTP_413",  # too many bytes; named as other errors of HTTP
+        "LOOP",  # an instance that passes requests on was asked by another one
+        "UNAUTHORISED",  # no API key, or a wrong one
+        "FORBIDDEN",  # sent by a page of another origin
+        "MISDIRECTED",  # addressed to a host that is not this server
+    ],
+)
 
 
 @dataclass(frozen=True)
@@ -232,29 +236,30 @@ class Generator(Protocol):
     """Interface that takes requests in and draws them, in an order that is fair to all visitors."""
 
     @property
+    @abstractmethod
     def facts(self) -> Facts:
         """The facts about the model that draws."""
-        ...
 
     @property
+    @abstractmethod
     def load(self) -> Load:
         """The current load."""
-        ...
 
     @property
+    @abstractmethod
     def stuck(self) -> bool:
         """Whether the devices have been silent for far too long during a request."""
-        ...
 
     @property
+    @abstractmethod
     def at_work(self) -> bool:
         """Whether a thread of this process still works; after `close`, its result is not used."""
-        ...
 
+    @abstractmethod
     async def open(self) -> None:
         """Start up on the running event loop, on which all other methods are called too."""
-        ...
 
+    @abstractmethod
     async def measure(
         self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
     ) -> Length | None:
@@ -266,28 +271,28 @@ class Generator(Protocol):
             steps: the number of steps of the run, the model's default if None. A prompt may have
                 several texts in a run, the longest of which counts.
         """
-        ...
 
+    @abstractmethod
     async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
         """Return a small WebP picture of a LoRA or a model; None if there is none."""
-        ...
 
+    @abstractmethod
     async def submit(self, request: Request) -> None:
         """Take a request in.
 
         Raises:
             RequestError: if the request is refused; it then leaves no trace.
         """
-        ...
 
+    @abstractmethod
     async def take_up(self, request_id: str) -> None:
         """Submit a request again, unchanged, if it ended because it had no followers.
 
         Raises:
             RequestError: if there is no request with this id any more, or if it is refused.
         """
-        ...
 
+    @abstractmethod
     def events(self, request_id: str) -> AsyncGenerator[Event]:
         """Yield the current state of a request, then its further events, up to `Done` or `Error`.
 
@@ -298,19 +303,18 @@ class Generator(Protocol):
         Raises:
             RequestError: if there is no request with this id any more.
         """
-        ...
 
+    @abstractmethod
     def cancel(self, request_id: str) -> None:
         """Stop a request within one step; do nothing if it has ended.
 
         Raises:
             RequestError: if there is no request with this id any more.
         """
-        ...
 
+    @abstractmethod
     async def close(self, within_s: float) -> None:
         """Refuse new requests, end waiting ones, and end running ones after `within_s` seconds.
 
         Devices that do not stop even then are not waited for. May be called again with less time.
         """
-        ...

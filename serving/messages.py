@@ -16,83 +16,83 @@ LONGEST = 40  # characters of a value that a message quotes
 _LARGE = 10**6
 
 
-class Code(StrEnum):
-    """Code of a message. It has a text in `ENGLISH`, and one in each language of the page."""
-
-    UNTRANSLATED = "untranslated"  # an English `text` of a library or of an older instance
-
-    CANCELLED = "cancelled"
-    ABANDONED = "abandoned"
-    STOPPING = "stopping"
-    UNAVAILABLE = "unavailable"
-    REPLACED = "replaced"
-    OUT_OF_MEMORY = "out_of_memory"
-    FAILED = "failed"
-    BROKEN = "broken"
-    UNSCREENED = "unscreened"
-    NOT_FINITE = "not_finite"
-    LOOP = "loop"
-    UNKNOWN_REQUEST = "unknown_request"
-    DUPLICATE = "duplicate"
-    FULL = "full"
-    TOO_MANY_REQUESTS = "too_many_requests"
-    NOT_STARTED = "not_started"
-    NOT_FINISHED = "not_finished"
-    NO_ROOM = "no_room"
-    PICTURE_GONE = "picture_gone"
-
-    CROWDED = "crowded"
-    TOO_MANY_CONNECTIONS = "too_many_connections"
-    TOO_MANY_PAGES = "too_many_pages"
-    TOO_MANY_CALLS = "too_many_calls"
-    TOO_LARGE = "too_large"
-    TOO_MANY_UPLOADS = "too_many_uploads"
-    UPLOAD_TOO_SLOW = "upload_too_slow"
-    NO_ROOM_FOR_UPLOADS = "no_room_for_uploads"
-    NO_FILE = "no_file"
-    KEY_NEEDED = "key_needed"
-    WRONG_HOST = "wrong_host"
-    WRONG_ORIGIN = "wrong_origin"
-    WRONG_PATH = "wrong_path"
-    TWO_LENGTHS = "two_lengths"
-
-    BLOCKED = "blocked"
-    BLANK_PROMPT = "blank_prompt"
-    TOO_LONG = "too_long"
-    NOT_TEXT = "not_text"
-    NOT_A_NUMBER = "not_a_number"
-    UNREADABLE = "unreadable"
-    OUT_OF_RANGE = "out_of_range"
-    NOT_WHOLE = "not_whole"
-    UNKNOWN_CHOICE = "unknown_choice"
-    MISSING_RECIPE = "missing_recipe"
-    MISSING_REFINER = "missing_refiner"
-    NO_STEP_CACHE = "no_step_cache"
-    UNFIT_SCHEDULER = "unfit_scheduler"
-    NOT_TIMESTEPS = "not_timesteps"
-    NOT_WITH = "not_with"
-    ONE_OF_TWO = "one_of_two"
-    NOT_READY = "not_ready"
-    WRONG_COUNT = "wrong_count"
-    TOO_MANY_LINES = "too_many_lines"
-    UNKNOWN_LORA = "unknown_lora"
-    DOUBLED_LORA = "doubled_lora"
-    UNUSABLE_LORA = "unusable_lora"
-    UNUSABLE_MODEL = "unusable_model"
-    UNREADABLE_MODEL = "unreadable_model"
-    TOO_MANY_LORAS = "too_many_loras"
-    TOO_MANY_TEXTS = "too_many_texts"
-    TOO_LONG_FOR_FORMAT = "too_long_for_format"
-    NOT_LIVE = "not_live"
-    TOO_LARGE_FOR_URLS = "too_large_for_urls"
-
-    UNUSABLE_PICTURE = "unusable_picture"
-    MASK_SIZE = "mask_size"
-    EMPTY_MASK = "empty_mask"
-    MASK_NEEDED = "mask_needed"
-    IMAGE_NEEDED = "image_needed"
-    WITHOUT = "without"
-    INPUT_GONE = "input_gone"
+# Codes of messages. Each has a text in `ENGLISH`, and one in each language of the page. Its value
+# is its name in small letters.
+Code = StrEnum(
+    "Code",
+    [
+        "UNTRANSLATED",  # an English `text` of a library or of an older instance
+        "CANCELLED",
+        "ABANDONED",
+        "STOPPING",
+        "UNAVAILABLE",
+        "REPLACED",
+        "OUT_OF_MEMORY",
+        "FAILED",
+        "BROKEN",
+        "UNSCREENED",
+        "NOT_FINITE",
+        "LOOP",
+        "UNKNOWN_REQUEST",
+        "DUPLICATE",
+        "FULL",
+        "TOO_MANY_REQUESTS",
+        "NOT_STARTED",
+        "NOT_FINISHED",
+        "NO_ROOM",
+        "PICTURE_GONE",
+        "CROWDED",
+        "TOO_MANY_CONNECTIONS",
+        "TOO_MANY_PAGES",
+        "TOO_MANY_CALLS",
+        "TOO_LARGE",
+        "TOO_MANY_UPLOADS",
+        "UPLOAD_TOO_SLOW",
+        "NO_ROOM_FOR_UPLOADS",
+        "NO_FILE",
+        "KEY_NEEDED",
+        "WRONG_HOST",
+        "WRONG_ORIGIN",
+        "WRONG_PATH",
+        "TWO_LENGTHS",
+        "BLOCKED",
+        "BLANK_PROMPT",
+        "TOO_LONG",
+        "NOT_TEXT",
+        "NOT_A_NUMBER",
+        "UNREADABLE",
+        "OUT_OF_RANGE",
+        "NOT_WHOLE",
+        "UNKNOWN_CHOICE",
+        "MISSING_RECIPE",
+        "MISSING_REFINER",
+        "NO_STEP_CACHE",
+        "UNFIT_SCHEDULER",
+        "NOT_TIMESTEPS",
+        "NOT_WITH",
+        "ONE_OF_TWO",
+        "NOT_READY",
+        "WRONG_COUNT",
+        "TOO_MANY_LINES",
+        "UNKNOWN_LORA",
+        "DOUBLED_LORA",
+        "UNUSABLE_LORA",
+        "UNUSABLE_MODEL",
+        "UNREADABLE_MODEL",
+        "TOO_MANY_LORAS",
+        "TOO_MANY_TEXTS",
+        "TOO_LONG_FOR_FORMAT",
+        "NOT_LIVE",
+        "TOO_LARGE_FOR_URLS",
+        "UNUSABLE_PICTURE",
+        "MASK_SIZE",
+        "EMPTY_MASK",
+        "MASK_NEEDED",
+        "IMAGE_NEEDED",
+        "WITHOUT",
+        "INPUT_GONE",
+    ],
+)
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,15 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_
 from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
-    AliasChoices,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
 
 _YES_OR_NO = {"yes": True, "no": False}
 
@@ -98,7 +93,6 @@ def _setting(
     section: str | None = None,
     default_text: str | None = None,
     on_space: Any = None,
-    aliases: AliasChoices | None = None,
     ge: int | None = None,
     le: int | None = None,
 ) -> Any:
@@ -110,7 +104,6 @@ def _setting(
         section: title of the settings from this one on, in the documentation.
         default_text: description of a default whose value does not explain it.
         on_space: the default on a Hugging Face Space, if that differs.
-        aliases: the name of the setting, then its old variables, in lower case.
         ge: the lowest value of a whole number.
         le: the highest value of a whole number.
     """
@@ -118,22 +111,20 @@ def _setting(
     return Field(
         default,
         description=description,
-        validation_alias=aliases,
         json_schema_extra={"documented": documented},
         ge=ge,
         le=le,
     )
 
 
-class Options(BaseSettings):
+class Options(BaseModel):
     """The checked settings of one process; `read` makes them.
 
     A field `images_per_request` has the flag --images-per-request and the variable
     IMAGES_PER_REQUEST.
     """
 
-    # The lists here are separated by commas, so they are not decoded as JSON.
-    model_config = SettingsConfigDict(frozen=True, enable_decoding=False, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     model_id: str | None = _setting(
         None,
@@ -379,7 +370,6 @@ class Options(BaseSettings):
         "then loads no model.",
         section="Other instances",
         default_text="this instance draws",
-        aliases=AliasChoices("backend_urls", "backend_url"),
     )
     backend_key_file: Path | None = _setting(
         None, "File with the API key that the other instances ask for."
@@ -424,29 +414,6 @@ class Options(BaseSettings):
             raise ValueError("set it at the instances that draw, not beside --backend-urls")
         return value
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take values from the arguments only: `read` adds those of the environment it is given."""
-        return (init_settings,)
-
-
-class _Variables(EnvSettingsSource):
-    """The settings in an environment; an empty variable counts as unset."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        super().__init__(Options)
-        # This source looks up names in lower case; only variables in upper case are settings.
-        self.env_vars = {
-            name.lower(): value for name, value in environment.items() if value and name.isupper()
-        }
-
 
 class Setting(NamedTuple):
     """A setting as `--help` and docs/settings.md show it."""
@@ -482,19 +449,21 @@ def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=100),
         argument_default=argparse.SUPPRESS,
     )
-    # The old flag --images is an abbreviation of today's, which argparse accepts.
     for section, settings in groupby(described(), lambda setting: setting.section):
         group = parser.add_argument_group(section)
         for setting in settings:
             text = f"{setting.description} Default: {setting.default}. [{setting.variable}]"
             group.add_argument(setting.flag, metavar=setting.metavar, help=text.replace("%", "%%"))
-    # That of --model would be one of others too.
+    # It would be an abbreviation of several others.
     parser.add_argument("--model", dest="model_id", help=argparse.SUPPRESS)
     flags = vars(parser.parse_args(arguments))
-    variables = _Variables(environment)()
+    # An empty variable counts as unset.
+    variables = {
+        name: value for name in Options.model_fields if (value := environment.get(name.upper()))
+    }
     values = _defaults(variables) | variables | flags
     try:
-        options = Options(**values)
+        options = Options.model_validate(values)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = str(problem["loc"][0])

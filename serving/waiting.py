@@ -8,7 +8,9 @@ from types import FrameType
 
 import httpx
 import uvicorn
-from fastapi import FastAPI, Request
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from pipeline.facts import Facts
 from serving.generator import ErrorKind, RequestError
@@ -74,18 +76,18 @@ async def _first_model(client: httpx.AsyncClient, urls: Sequence[str]) -> Facts:
 
 def config(host: str, port: int) -> uvicorn.Config:
     """Return the settings of the server that answers during the wait."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    errors.install(app)
 
-    @app.get("/healthz")
-    async def alive() -> dict[str, str]:
-        return {"status": "alive"}
-
-    @app.api_route("/{path:path}", methods=["GET", "POST", "DELETE"])
-    async def later(path: str, request: Request) -> None:
-        if HOP_HEADER in request.headers:
-            raise RequestError(Message(Code.LOOP), ErrorKind.LOOP)
-        raise RequestError(Message(Code.UNAVAILABLE), ErrorKind.UNAVAILABLE)
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        is_loop = HOP_HEADER in Headers(scope=scope)
+        kind, code = (
+            (ErrorKind.LOOP, Code.LOOP) if is_loop else (ErrorKind.UNAVAILABLE, Code.UNAVAILABLE)
+        )
+        refusal = errors.refusal(RequestError(Message(code), kind), scope)
+        is_alive = scope["path"] == "/healthz"
+        answer = JSONResponse({"status": "alive"}) if is_alive else refusal
+        await answer(scope, receive, send)
 
     return server.config(app, host, port)
 

@@ -6,17 +6,16 @@ import io
 import json
 import logging
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageOps
 
 from pipeline.checkpoints.tensors import read_header
-from serving.folders import File
+from serving.folders import File, Stamp
 
 log = logging.getLogger(__name__)
 
@@ -38,32 +37,19 @@ LONGEST = 60  # characters of a title or of a trigger word
 _FREQUENT = 5  # tags of the training that are shown if there are no trigger words
 
 
-class Thumbnails:
-    """Small pictures of files, made anew from those beside them. Any thread may call it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: OrderedDict[Any, bytes] = OrderedDict()
-
-    def of(self, file: File | None) -> bytes | None:
-        """Return a WebP picture of a file, if there is one."""
-        picture = file and picture_of(file)
-        if picture is None:
-            return None
-        with self._lock:  # one at a time, because decoding takes memory
-            if picture.version not in self._made:
-                self._made[picture.version] = _thumbnail(picture.path)
-                if len(self._made) > _KEPT:
-                    self._made.popitem(last=False)
-            return self._made[picture.version] or None
-
-
 def picture_of(file: File) -> File | None:
     """Return the picture beside a file; None if there is none."""
     return next((file.beside[ending] for ending in PICTURES if ending in file.beside), None)
 
 
-def _thumbnail(path: Path) -> bytes:
+def thumbnail(file: File | None) -> bytes | None:
+    """Return a small WebP picture of a file, made from the one beside it, if there is one."""
+    picture = file and picture_of(file)
+    return (_thumbnail(*picture.version) or None) if picture else None
+
+
+@lru_cache(_KEPT)
+def _thumbnail(path: Path, _: Stamp) -> bytes:
     """Return a picture as a small square in WebP; b"" if it cannot be read."""
     stream = io.BytesIO()
     try:

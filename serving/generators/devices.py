@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.drawing.drawing import Drawing, Picture, Progress
-from serving.generators.previews import Previews
+from serving.generators.picture_files import Previews
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline

@@ -25,11 +25,11 @@ from serving.generators.client import (
     ELSEWHERE,
     BackendError,
     Client,
+    check,
     fetch_length,
     fetch_thumbnail,
     stream,
 )
-from serving.generators.compatibility import check
 from serving.http import schemas
 from serving.logs import log_fields
 from serving.messages import Code, Message

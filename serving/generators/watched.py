@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeVar
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pipeline import CheckpointError, InputError
+from pipeline import CheckpointError, DeviceError, InputError
 from pipeline.checkpoints.folder import INDEX
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
+from pipeline.errors import raise_if_cancelled
 from pipeline.facts import EmbeddingFacts, LoraFacts, ModelFacts
 from pipeline.text.embeddings import is_embedding_name
 from pipeline.text.loras import is_lora_name
-from serving.folders import File, Folder, Listing, files_in
-from serving.generators.descriptions import BESIDE, Thumbnails, describe
-from serving.generators.hashes import Hashes
+from serving.folders import File, Folder, Listing, Stamp, files_in
+from serving.generator import ErrorKind, RequestError
+from serving.generators.descriptions import BESIDE, describe, thumbnail
+from serving.messages import Code, Message
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -28,6 +34,11 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", LoraFacts, ModelFacts, EmbeddingFacts)
 
+# Bytes of the files whose LoRAs are kept in memory. A LoRA of SDXL has 20 to 900 MB, most have 220.
+MOST_BYTES = 2 * 2**30
+# Seconds of a processor that loading a LoRA may take; the largest ones take a few.
+MOST_SECONDS = 60.0
+_MOST_HASHES = 2**22  # bytes of the file that keeps digests
 _MOST_TEXT = 2**25  # bytes; those of published models have at most 8 MiB
 _MOST_REASON = 500  # characters; a reason may quote a list from a file
 _MOST_NAMED = 10  # files in a line of the log
@@ -44,7 +55,6 @@ class WatchedFolder(Generic[F]):
         self._lock = Lock()
         self._listing = Listing()
         self._entries: dict[str, tuple[File, F | None]] = {}
-        self._thumbnails = Thumbnails()
 
     @property
     def files(self) -> Mapping[str, File]:
@@ -64,8 +74,8 @@ class WatchedFolder(Generic[F]):
             self._update()
 
     def thumbnail(self, name: str) -> bytes | None:
-        """Return a small picture of what a file holds, if there is one beside it."""
-        return self._thumbnails.of(self.files.get(name))
+        """Return a small picture of what a file holds; one thread at a time, as it takes memory."""
+        return thumbnail(self.files.get(name))
 
     def _update(self) -> None:
         listing = self._folder.look()
@@ -110,6 +120,133 @@ class LoraFolder(WatchedFolder[LoraFacts]):
             yield lora if counts[lora.title] == 1 else replace(lora, title=lora.name)
         for name, paths in self._listing.doubled.items():
             yield LoraFacts(name, name, doubled=paths)
+
+
+class LoadedLoras:
+    """LoRAs that are loaded when they are first asked for; the latest ones asked for are kept.
+
+    Its methods change the pipeline, so one thread at a time calls them. A file that cannot be used,
+    or takes too long, is logged and not tried again until it changes.
+
+    Args:
+        pipe: the pipeline.
+        folder: the folder of the LoRAs.
+        clock: the time in seconds that the calling thread has computed.
+    """
+
+    def __init__(
+        self,
+        pipe: SDXLPipeline,
+        folder: LoraFolder,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._pipe = pipe
+        self._folder = folder
+        self._clock = clock
+        self._loaded: OrderedDict[str, File] = OrderedDict()  # the latest one asked for is last
+        self._unusable: set[tuple[Path, Stamp]] = set()
+
+    def prepare(self, names: Iterable[str], cancelled: Event) -> None:
+        """Load the LoRAs of these names, and remove others that leave too little room.
+
+        Raises:
+            Cancelled: if `cancelled` is set.
+            RequestError: if one is not there, or its file cannot be used.
+        """
+        self._tidy()
+        wanted_names = set(names)
+        for name in sorted(wanted_names):
+            raise_if_cancelled(cancelled)
+            self._load(name)
+            self._loaded.move_to_end(name)
+        for name in [name for name in self._loaded if name not in wanted_names]:
+            if sum(file.stamp.size for file in self._loaded.values()) <= MOST_BYTES:
+                break
+            self._unload(name)
+
+    def _tidy(self) -> None:
+        """Remove the LoRAs whose files were removed or replaced."""
+        files = self._folder.files
+        self._unusable &= {file.version for file in files.values()}
+        for name, file in list(self._loaded.items()):
+            if name not in files or files[name].version != file.version:
+                self._unload(name)
+
+    def _load(self, name: str) -> None:
+        if name in self._loaded:
+            return
+        file = self._folder.files.get(name)
+        if file is None:
+            raise RequestError(Message(Code.UNKNOWN_LORA, {"value": name}), field="loras")
+        if file.version in self._unusable:
+            raise _unusable(name)
+        began = self._clock()
+        try:
+            self._pipe.load_lora(file.path, name)
+        except Exception as error:  # the file may hold anything
+            log.error("The LoRA %s cannot be used: %s", name, error)
+            if not isinstance(error, DeviceError | MemoryError):  # there may be memory later
+                self._unusable.add(file.version)
+            raise _unusable(name) from error
+        self._loaded[name] = file
+        if (seconds := self._clock() - began) > MOST_SECONDS:
+            log.error(
+                "The LoRA %s cannot be used: to load it took %.0f s; the most is %.0f s",
+                name,
+                seconds,
+                MOST_SECONDS,
+            )
+            self._unusable.add(file.version)
+            self._unload(name)
+            raise _unusable(name)
+
+    def _unload(self, name: str) -> None:
+        del self._loaded[name]
+        self._pipe.unload_lora(name)
+
+
+class Hashes:
+    """SHA-256 digests of large files, by which other programs know a model.
+
+    A thread computes them one after the other; of a path, the latest one's is kept.
+
+    Args:
+        file: a file that keeps them for the next start; None for none.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._kept = file
+        self._known: dict[str, str] = _read_hashes(file)
+        self._asked: set[str] = set()
+        self._waiting: SimpleQueue[tuple[str, Path]] = SimpleQueue()
+        # A daemon: nothing waits for it when the server ends.
+        Thread(target=self._compute, name="hashes", daemon=True).start()
+
+    def of(self, file: File) -> str:
+        """Return the digest of a file in hexadecimal digits; "" until it is computed."""
+        key = " ".join(map(str, (file.path, *file.stamp)))
+        if key not in self._known and key not in self._asked:
+            self._asked.add(key)
+            self._waiting.put((key, file.path))
+        return self._known.get(key, "")
+
+    def _compute(self) -> None:
+        while True:
+            key, path = self._waiting.get()
+            try:
+                with path.open("rb") as file:
+                    file_digest = hashlib.file_digest(file, "sha256").hexdigest()
+                self._known = {
+                    known_key: digest
+                    for known_key, digest in (*self._known.items(), (key, file_digest))
+                    if known_key == key or known_key.rsplit(" ", 3)[0] != str(path)
+                }
+                if self._kept is not None:
+                    part = self._kept.with_suffix(".part")
+                    part.write_text(json.dumps(self._known))
+                    part.replace(self._kept)
+            except OSError as error:
+                log.warning("The hash of %s is not known: %s", path.name, error)
 
 
 class ModelFolder(WatchedFolder[ModelFacts]):
@@ -214,3 +351,17 @@ def _reason(error: Exception, path: Path) -> str:
         return "its file cannot be read"
     reason = str(error).removeprefix(f"{path}: ").replace(f"{path.parent}/", "")
     return reason if len(reason) <= _MOST_REASON else f"{reason[:_MOST_REASON]} …"
+
+
+def _unusable(name: str) -> RequestError:
+    message = Message(Code.UNUSABLE_LORA, {"value": name})
+    return RequestError(message, ErrorKind.INVALID, field="loras")
+
+
+def _read_hashes(file: Path | None) -> dict[str, str]:
+    """Return the digests in a file; none if there is no such file, or it is damaged."""
+    with suppress(OSError, TypeError, ValueError, RecursionError):
+        if file is not None and file.stat().st_size <= _MOST_HASHES:
+            digests: Any = json.loads(file.read_text())
+            return {key: value for key, value in dict(digests).items() if isinstance(value, str)}
+    return {}

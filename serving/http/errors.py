@@ -26,7 +26,7 @@ _STATUS: dict[str, int] = {
     ErrorKind.DUPLICATE: 409,
     ErrorKind.CANCELLED: 409,
     ErrorKind.ABANDONED: 409,
-    ErrorKind.TOO_LARGE: 413,
+    ErrorKind.HTTP_413: 413,
     ErrorKind.MISDIRECTED: 421,
     ErrorKind.FULL: 429,
     ErrorKind.TOO_MANY: 429,

@@ -17,7 +17,7 @@ from serving.generator import ErrorKind, Event, Generator, Length, Pictured, Req
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
-from serving.http.connected import while_connected
+from serving.http.calls import while_connected
 from serving.messages import Code, Message, untranslated
 from serving.requests import inputs, readers
 

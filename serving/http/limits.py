@@ -152,7 +152,7 @@ class BoundedBody:
     def _check(self, num_bytes: int) -> None:
         if num_bytes > self._max_bytes:
             message = Message(Code.TOO_LARGE, {"kib": self._max_bytes // 1024})
-            raise RequestError(message, ErrorKind.TOO_LARGE)
+            raise RequestError(message, ErrorKind.HTTP_413)
         if num_bytes - MAX_BODY_BYTES > self._counted:
             self.count(num_bytes - MAX_BODY_BYTES)
 

@@ -169,10 +169,9 @@ def _checked(content: bytes) -> bytes | Response:
         RequestError: if the body is not JSON.
     """
     try:
-        value = json.loads(content)
+        body = encoded(json.loads(content))
     except (ValueError, RecursionError):
         raise RequestError(untranslated("The body is not JSON")) from None
-    body = encoded(value)
     try:
         message = types.JSONRPCMessage.model_validate_json(body).root
     except ValidationError:

@@ -38,8 +38,8 @@ def expand(request: Request, facts: Facts) -> Request:
     choices = list(facts.recipe_names)
     if request.recipe not in ("", *choices):
         if choices:
-            raise _wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=choices)
-        raise _wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
+            raise wrong(Code.UNKNOWN_CHOICE, "recipe", value=request.recipe, choices=choices)
+        raise wrong(Code.MISSING_RECIPE, "recipe", value=request.recipe)
     try:
         return resolve(request, facts, has_image=request.image is not None)
     except InputError as error:
@@ -60,9 +60,9 @@ def _facts_for(request: Request, facts: Facts) -> Facts:
         for model in facts.models:
             if model.name == request.model:
                 params: dict[str, Param] = {"value": model.name, "reason": model.fault}
-                raise _wrong(Code.UNUSABLE_MODEL, "model", **params) from error
+                raise wrong(Code.UNUSABLE_MODEL, "model", **params) from error
         choices = list(facts.model_names)
-        refusal = _wrong(Code.UNKNOWN_CHOICE, "model", value=request.model, choices=choices)
+        refusal = wrong(Code.UNKNOWN_CHOICE, "model", value=request.model, choices=choices)
         raise refusal from error
 
 
@@ -93,8 +93,8 @@ def check_fields(request: Request, facts: Facts) -> None:
         value = fault.value if code is Code.OUT_OF_RANGE else str(fault.value)
         reasons = dict(facts.refused_schedulers) if fault.setting.name == "scheduler" else {}
         if reason := reasons.get(value):
-            raise _wrong(Code.UNFIT_SCHEDULER, fault.setting.name, value=value, reason=reason)
-        raise _wrong(code, fault.setting.name, value=value, **fault.setting.limits)
+            raise wrong(Code.UNFIT_SCHEDULER, fault.setting.name, value=value, reason=reason)
+        raise wrong(code, fault.setting.name, value=value, **fault.setting.limits)
     for misfit in misfits(request, facts.scheduler):
         raise _misfit(misfit)
     check_input(request, facts)
@@ -140,18 +140,18 @@ def check_input(request: Request, facts: Facts) -> None:
         RequestError: if one is missing, or cannot be used; the message says which.
     """
     if facts.needs_mask and request.mask is None:
-        raise _wrong(Code.MASK_NEEDED, "image" if request.image is None else "mask")
+        raise wrong(Code.MASK_NEEDED, "image" if request.image is None else "mask")
     if facts.needs_image and request.image is None:
-        raise _wrong(Code.IMAGE_NEEDED, "image")
+        raise wrong(Code.IMAGE_NEEDED, "image")
     for field, required_field in (("mask", "image"), ("strength", "image"), ("padding", "mask")):
         if getattr(request, field) is not None and getattr(request, required_field) is None:
-            raise _wrong(Code.WITHOUT, field, other=required_field)
+            raise wrong(Code.WITHOUT, field, other=required_field)
     if facts.needs_mask and request.enlarge:
-        raise _wrong(Code.ONE_OF_TWO, "enlarge", other="mask")
+        raise wrong(Code.ONE_OF_TWO, "enlarge", other="mask")
     for field, (steps, share) in zip(("strength", "enlarge_strength"), request.runs, strict=False):
         if not int(steps * share):
             low = math.ceil(1000 / steps) / 1000
-            raise _wrong(Code.OUT_OF_RANGE, field, value=share, low=low, high=1)
+            raise wrong(Code.OUT_OF_RANGE, field, value=share, low=low, high=1)
 
 
 def check_size(request: Request, facts: Facts) -> None:
@@ -164,7 +164,7 @@ def check_size(request: Request, facts: Facts) -> None:
         value, *choices = (f"{width}x{height}" for width, height in (request.size, *facts.sizes))
         coming = request.size in facts.coming_sizes
         code = Code.NOT_READY if coming else Code.UNKNOWN_CHOICE
-        raise _wrong(code, "size", value=value, choices=choices)
+        raise wrong(code, "size", value=value, choices=choices)
 
 
 def check_named(request: Request, facts: Facts) -> None:
@@ -186,8 +186,8 @@ def check_named(request: Request, facts: Facts) -> None:
 def _misfit(misfit: Misfit) -> RequestError:
     field, other_field = misfit.setting.name, misfit.other.name
     if not misfit.choices:
-        return _wrong(Code.ONE_OF_TWO, field, other=other_field)
-    return _wrong(
+        return wrong(Code.ONE_OF_TWO, field, other=other_field)
+    return wrong(
         Code.NOT_WITH,
         field,
         value=str(misfit.value),
@@ -203,16 +203,17 @@ def _texts(value: str | Sequence[str] | None) -> Sequence[str]:
 
 def _check_texts(field: str, value: str | Sequence[str] | None, images: int) -> None:
     if isinstance(value, tuple) and len(value) != images:
-        raise _wrong(Code.WRONG_COUNT, field, count=len(value), images=images)
+        raise wrong(Code.WRONG_COUNT, field, count=len(value), images=images)
     longest = max(map(len, _texts(value)), default=0)
     if longest > MAX_CHARACTERS:
-        raise _wrong(Code.TOO_LONG, field, length=longest, limit=MAX_CHARACTERS)
+        raise wrong(Code.TOO_LONG, field, length=longest, limit=MAX_CHARACTERS)
 
 
 def _check_range(field: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
-        raise _wrong(Code.OUT_OF_RANGE, field, value=value, low=low, high=high)
+        raise wrong(Code.OUT_OF_RANGE, field, value=value, low=low, high=high)
 
 
-def _wrong(code: Code, field: str, **params: Param) -> RequestError:
+def wrong(code: Code, field: str, **params: Param) -> RequestError:
+    """Return the refusal of a request for the value of a field."""
     return RequestError(Message(code, {"field": field, **params}), field=field)

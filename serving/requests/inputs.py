@@ -19,8 +19,8 @@ from pipeline.images import inputs
 from pipeline.images.opening import open_picture
 from pipeline.images.png import encode_png
 from serving.generator import Request, RequestError
-from serving.messages import Code, Message, Param
-from serving.requests.admission import check_fields, expand
+from serving.messages import Code
+from serving.requests.admission import check_fields, expand, wrong
 from serving.requests.workers import Workers, once_per_loop
 
 # Files that are opened, or wait for that: in all, and of one address.
@@ -77,7 +77,7 @@ class Inputs:
         """
         if files.image is None:
             if files.mask is not None:
-                raise _wrong(Code.WITHOUT, "mask", other="image")
+                raise wrong(Code.WITHOUT, "mask", other="image")
             return request
         check_fields(expand(_with_any_files(request, files), facts), facts)
         sizes = (request.size,) if request.size else facts.for_model(request.model).sizes
@@ -121,7 +121,7 @@ def _opened(request: Request, files: Input, sizes: Sequence[Size]) -> Request:
             mask = inputs.reduced(mask, size[1], size[0], Image.Resampling.NEAREST)
         mask = _bounded(mask, Image.Resampling.NEAREST)
         if mask.getbbox() is None:
-            raise _wrong(Code.EMPTY_MASK, "mask")
+            raise wrong(Code.EMPTY_MASK, "mask")
     pixels = np.asarray(_on_white(picture))
     if mask is None and files.redrawn == "transparent":
         mask = inputs.transparent_mask(picture)
@@ -141,7 +141,7 @@ def _open(file: bytes, name: str) -> Image.Image:
     try:
         return open_picture(file, name)
     except InputError as error:
-        raise _wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
+        raise wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
 
 
 def _mask(files: Input, size: Size) -> Image.Image:
@@ -150,7 +150,7 @@ def _mask(files: Input, size: Size) -> Image.Image:
     mask = _open(files.mask, "mask")
     if mask.size != size:
         value, expected = ("{}x{}".format(*shape) for shape in (mask.size, size))
-        raise _wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
+        raise wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
     if files.redrawn == "transparent":
         redrawn_part = inputs.transparent_mask(mask) or Image.new("1", size)
     elif files.redrawn == "opaque" and (hidden := inputs.transparent_mask(mask)):
@@ -197,7 +197,3 @@ def _written(mask: Image.Image) -> bytes:
     file = io.BytesIO()
     mask.save(file, "PNG")
     return file.getvalue()
-
-
-def _wrong(code: Code, field: str, **params: Param) -> RequestError:
-    return RequestError(Message(code, {"field": field, **params}), field=field)

@@ -74,7 +74,7 @@ def test_a_screen_that_cannot_be_used(function: str, said: str):
 
 def test_pointed_at_itself():
     port = free_port()
-    ended = run_app(PORT=str(port), BACKEND_URL=f"http://127.0.0.1:{port}")
+    ended = run_app(PORT=str(port), BACKEND_URLS=f"http://127.0.0.1:{port}")
     assert ended.returncode == 2
     assert ended.stderr.startswith("app.py: --backend-urls: This instance passes requests on")
 
@@ -93,7 +93,7 @@ def test_more_files_can_be_open_than_there_are_connections():
 @contextmanager
 def pointed(port: int, at: int) -> Iterator[subprocess.Popen[str]]:
     """Run the program at one port, with a backend URL that points at the other port."""
-    own = {"PORT": str(port), "BACKEND_URL": f"http://127.0.0.1:{at}"}
+    own = {"PORT": str(port), "BACKEND_URLS": f"http://127.0.0.1:{at}"}
     with subprocess.Popen(
         [sys.executable, "app.py"], cwd=ROOT, env=os.environ | own, stderr=PIPE, text=True
     ) as process:

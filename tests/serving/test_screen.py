@@ -28,7 +28,7 @@ from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests import screens
 from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
-from tests.generators import local_generator, remote_generator
+from tests.generators import drawer_of, local_generator, remote_generator
 from tests.serving.http.test_app import Event, generate
 from tests.serving.http.test_mcp import call
 from tests.web import Site, serve, wait_until
@@ -261,7 +261,7 @@ def test_a_screen_that_does_not_answer_counts_as_stuck_devices(
     pipe: SDXLPipeline, decided: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = local_generator(pipe, Limits(), Observer())
-    monkeypatch.setattr(generator, "_stuck_s", 0.05)
+    monkeypatch.setattr(drawer_of(generator), "_stuck_s", 0.05)
     with serve(generator=generator) as site, ThreadPoolExecutor(1) as asking:
         events = asking.submit(generate, site)
         wait_until(lambda: pipe.is_finishing and generator.stuck)

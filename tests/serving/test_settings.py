@@ -141,14 +141,11 @@ def test_only_the_environment_that_is_given_is_read(monkeypatch: pytest.MonkeyPa
     assert settings.read([], {"port": "8000", "UNKNOWN": "1"}).port == 7860
 
 
-def test_old_names():
-    old = ["--model", "a", "--images=2"]
-    assert settings.read(old, {}) == settings.read(
+def test_short_names():
+    short = ["--model", "a", "--images=2"]
+    assert settings.read(short, {}) == settings.read(
         ["--model-id", "a", "--images-per-request", "2"], {}
     )
-    assert settings.read([], {"BACKEND_URL": "http://a"}).backend_urls == ("http://a",)
-    both = {"BACKEND_URL": "http://a", "BACKEND_URLS": "http://b"}
-    assert settings.read([], both).backend_urls == ("http://b",)
     assert settings.read([], {"MODEL": "a", "IMAGES": "2"}) == settings.read([], {})
 
 
@@ -197,7 +194,7 @@ def test_on_a_space_the_page_is_open_to_all():
             {},
             "--allowed-hosts: 'a:80' is not possible; expected a name",
         ),
-        ([], {"BACKEND_URL": "http://a/b"}, "BACKEND_URLS: 'http://a/b' is not possible"),
+        ([], {"BACKEND_URLS": "http://a/b"}, "BACKEND_URLS: 'http://a/b' is not possible"),
         ([], {"LOG_FORMAT": "xml"}, "LOG_FORMAT: 'xml' is not possible; expected text or json"),
         (["--log-prompts", "perhaps"], {}, "expected yes or no"),
         (
@@ -241,7 +238,7 @@ def test_a_password_is_not_printed(capsys: pytest.CaptureFixture[str]):
 
 
 def test_lists_are_separated_by_commas():
-    variables = {"BACKEND_URL": "http://a:7860, http://10.0.0.2:80", "CORS_ORIGINS": ""}
+    variables = {"BACKEND_URLS": "http://a:7860, http://10.0.0.2:80", "CORS_ORIGINS": ""}
     chosen = settings.read(["--log-prompts", "yes"], variables)
     assert chosen.backend_urls == ("http://a:7860", "http://10.0.0.2:80")
     assert chosen.cors_origins == ()
@@ -263,7 +260,6 @@ def test_help_tells_the_flag_the_variable_and_the_default(capsys: pytest.Capture
     for each in settings.described():
         told = f"{each.description} Default: {each.default}. [{each.variable}]"
         assert f"{each.flag} {each.metavar} {told}" in shown
-    assert "[BACKEND_URL]" not in shown
     assert not re.search(r"--(model|images)\s", shown)
 
 

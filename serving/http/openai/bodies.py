@@ -23,12 +23,20 @@ def _refuse_transparency(background: Any) -> Any:
     return background
 
 
-def _is_used(value: Any) -> bool | None:
-    """Return in place of a value only whether it would change something; it may be large."""
-    return None if value in (None, "auto") else True
-
-
-Ignored = Annotated[Any, BeforeValidator(_is_used), Field(description="Accepted and ignored.")]
+# Parameters that change nothing here, and their values that change nothing anywhere.
+_AUTO = ("auto",)
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "complexity": _AUTO,
+    "frame_count": _AUTO,
+    "frame_duration_ms": _AUTO,
+    "input_fidelity": _AUTO,
+    "moderation": _AUTO,
+    "quality": _AUTO,
+    "safety_identifier": _AUTO,
+    "style": _AUTO,
+    "svg": _AUTO,
+    "user": _AUTO,
+}
 Background = Annotated[Literal["auto", "opaque"] | None, BeforeValidator(_refuse_transparency)]
 
 
@@ -39,6 +47,7 @@ class ImagesBody(Lenient, schemas.Body):
     """
 
     model_config = ConfigDict(extra="allow")
+    neutral = NEUTRAL
 
     n: int | None = Field(1, ge=1, le=MAX_N, description="Number of pictures.")
     size: str | None = Field("auto", pattern=f"^(auto|{schemas.SIZE})$", description="WxH")
@@ -60,16 +69,6 @@ class ImagesBody(Lenient, schemas.Body):
     model: str | None = Field(
         None, max_length=200, description="One of `/v1/models`; another name is ignored."
     )
-    complexity: Ignored = None
-    frame_count: Ignored = None
-    frame_duration_ms: Ignored = None
-    input_fidelity: Ignored = None
-    moderation: Ignored = None
-    quality: Ignored = None
-    safety_identifier: Ignored = None
-    style: Ignored = None
-    svg: Ignored = None
-    user: Ignored = None
 
 
 def _one_file(value: Any) -> Any:
@@ -120,12 +119,9 @@ class EditBody(VariationBody):
         return picture
 
 
-HINTS = [name for name, field in ImagesBody.model_fields.items() if field.annotation is Any]
-
-
 def ignored(body: ImagesBody, models: Collection[str]) -> list[str]:
     """Return the names of the parameters that change nothing, for the log."""
-    names = [name for name in HINTS if getattr(body, name)]
+    names: list[str] = []
     if body.model not in (None, *models):
         names.append("model")
     if body.output_compression is not None and body.output_format in (None, "png"):

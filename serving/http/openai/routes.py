@@ -3,32 +3,124 @@
 https://platform.openai.com/docs/api-reference/images/create
 """
 
+import asyncio
+import base64
+import logging
 import time
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, replace
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from pydantic_core import to_json
 
 from pipeline.facts import Facts
-from serving.generator import ErrorKind, Generator, RequestError
-from serving.http import bodies
+from pipeline.images import metadata
+from serving.generator import ErrorKind, Event, Generator, Image, Preview, Request, RequestError
+from serving.http import bodies, schemas
+from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
-from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody
-from serving.http.openai.calls import ImageCalls
+from serving.http.calls import Format, drawn, parts_of, while_connected
+from serving.http.errors import error_body
+from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody, ignored
 from serving.http.openai.files import LIFETIME_S, Files
+from serving.logs import log_fields
 from serving.messages import Code, Message
+from serving.requests import inputs
 
+log = logging.getLogger(__name__)
+
+# How far to redraw a picture unless a call says so: its masked part, and one without a prompt.
+MASKED_STRENGTH, VARIATION_STRENGTH = 1.0, 0.6
+COMMENT_S = 15.0
 _DESCRIBED = ("title", "prediction_type", "hash", "text")
+# Nothing is charged by the token, but a client may rely on the field.
+_USAGE = {
+    "input_tokens": 0,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+    "output_tokens": 0,
+    "total_tokens": 0,
+}
+
+Addresses = Callable[[Sequence[bytes]], list[str]]  # makes URLs of files
 
 
 def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     """Build the routes of the OpenAI API."""
     routes = APIRouter(prefix="/v1")
     files = Files()
-    calls = ImageCalls(generator, keys, files)
+    encoder = CapacityLimiter(1)  # leaves the processors to the drawing
     started_at = int(time.time())
+
+    def to_request(body: ImagesBody, sender: HttpRequest) -> Request:
+        """Return the request of a body, for all its pictures."""
+        facts = generator.facts
+        request = schemas.to_request(
+            body,
+            facts,
+            visitor=keys.visitor(sender),
+            address=address_of(sender),
+            size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
+            previews=bool(body.stream and body.partial_images),
+        )
+        # Clients send the names of OpenAI's models.
+        return replace(request, model=body.model if body.model in facts.model_names else "")
+
+    async def redraw(kind: type[VariationBody], sender: HttpRequest) -> Response:
+        """Draw from the picture of a call, and return the answer.
+
+        The strength is that of the body, or depends on whether there is a mask, and a prompt.
+        """
+        async with bodies.received(sender, kind) as body:
+            request = to_request(body, sender)
+            opening = inputs.shared().added(request, body.take_input(), generator.facts)
+            request = await while_connected(sender, opening)
+        if request.strength is None and request.mask is not None:
+            request = replace(request, strength=MASKED_STRENGTH)
+        elif request.strength is None and not request.prompt:
+            request = replace(request, strength=VARIATION_STRENGTH)
+        return await answer(body, request, sender, "image_edit")
+
+    async def answer(
+        body: ImagesBody, request: Request, sender: HttpRequest, kind: str
+    ) -> Response:
+        """Draw a request's pictures, and return the answer or the stream of its events.
+
+        `kind`: the kind of call that OpenAI's names of events begin with, such as "image_edit".
+        """
+        facts = generator.facts
+        parts = list(parts_of(request, body.n or 1, facts.images_per_request))
+        if names := ignored(body, facts.model_names):
+            text = ", ".join(names)
+            log.info("Ignored in an OpenAI request: %s", text, extra=log_fields(parts[0]))
+        await generator.submit(parts[0])
+        # Follow it before the answer begins: it may end, and be forgotten, in between.
+        events = drawn(generator, facts, parts, generator.events(parts[0].id))
+        quality = metadata.QUALITY if body.output_compression is None else body.output_compression
+        output = Format(body.output_format or "png", quality, encoder)
+        common_fields = {
+            "size": "{}x{}".format(*request.size or facts.sizes[0]),
+            "output_format": output.name,
+            "background": "opaque",
+        }
+
+        def addresses(contents: Sequence[bytes]) -> list[str]:
+            names = files.add(contents, address_of(sender), output.name)
+            return [str(sender.url_for("picture_file", name=name)) for name in names]
+
+        urls = addresses if body.response_format == "url" else None
+        if body.stream:
+            fields = common_fields | {"quality": "auto"}  # OpenAI's types have it only here
+            stream = _stream(events, kind, fields, output, body.partial_images or 0, urls)
+            return StreamingResponse(_commented(stream), media_type="text/event-stream")
+        contents = await while_connected(sender, _finished(events, output))
+        data = [{"url": url} for url in urls(contents)] if urls else [*map(_entry, contents)]
+        return JSONResponse({"created": int(time.time()), "data": data} | common_fields)
 
     @routes.post(
         "/images/generations",
@@ -38,7 +130,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     async def generations(sender: HttpRequest) -> Response:
         """Draw pictures as the OpenAI Images API does."""
         body = await bodies.read(sender, ImagesBody)
-        return await calls.answer(body, calls.request(body, sender), sender, "image_generation")
+        return await answer(body, to_request(body, sender), sender, "image_generation")
 
     @routes.post(
         "/images/edits",
@@ -47,7 +139,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def edits(sender: HttpRequest) -> Response:
         """Redraw a picture, or its transparent part, as the OpenAI Images API does."""
-        return await calls.from_picture(EditBody, sender)
+        return await redraw(EditBody, sender)
 
     @routes.post(
         "/images/variations",
@@ -56,7 +148,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def variations(sender: HttpRequest) -> Response:
         """Draw pictures like another one, as the OpenAI Images API does."""
-        return await calls.from_picture(VariationBody, sender)
+        return await redraw(VariationBody, sender)
 
     @routes.api_route("/images/files/{name}", methods=["GET", "HEAD"], include_in_schema=False)
     async def picture_file(name: str) -> Response:
@@ -87,6 +179,82 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         return _describe_model(model, generator.facts, started_at)
 
     return routes
+
+
+async def _finished(followed: AsyncGenerator[Event], output: Format) -> list[bytes]:
+    """Return the files of all pictures, in order."""
+    files: dict[int, bytes] = {}
+    async with aclosing(followed) as events:
+        async for event in events:
+            if isinstance(event, Image):
+                files[event.index] = await output.encode(event.png)
+    return [files[index] for index in sorted(files)]
+
+
+async def _stream(
+    followed: AsyncGenerator[Event],
+    kind: str,
+    common_fields: dict[str, str],
+    output: Format,
+    partial_images: int,
+    addresses: Addresses | None,
+) -> AsyncGenerator[bytes]:
+    """Yield the events as server-sent events."""
+
+    def picture(name: str, file: bytes, **fields: Any) -> bytes:
+        fields = {"type": name, "created_at": int(time.time()), **_entry(file), **fields}
+        return _event(name, fields)
+
+    previews = 0
+    try:
+        async with aclosing(followed) as events:
+            async for event in events:
+                if isinstance(event, Preview) and previews < partial_images:
+                    fields = common_fields | {"output_format": "jpeg"}
+                    name = f"{kind}.partial_image"
+                    yield picture(name, event.jpegs[0], **fields, partial_image_index=previews)
+                    previews += 1
+                elif isinstance(event, Image):
+                    file = await output.encode(event.png)
+                    # OpenAI's events always have the file itself.
+                    urls = {"url": addresses([file])[0]} if addresses else {}
+                    fields = common_fields | urls
+                    yield picture(f"{kind}.completed", file, **fields, usage=_USAGE)
+    except RequestError as error:
+        yield _event("error", error_body(error.kind, error.message, error.field))
+    else:
+        yield format_sse_event(data_str="[DONE]")
+
+
+async def _commented(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the parts, and comments between them: proxies close a stream silent for a minute."""
+    task: asyncio.Task[bytes | None] | None = None
+    try:
+        while True:
+            task = asyncio.create_task(_next(parts))
+            while not (await asyncio.wait([task], timeout=COMMENT_S))[0]:
+                yield KEEPALIVE_COMMENT
+            part = task.result()
+            if part is None:
+                return
+            yield part
+    finally:
+        if task is not None and not task.done():
+            task.cancel()  # this closes `parts` too
+        else:
+            await parts.aclose()
+
+
+async def _next(parts: AsyncGenerator[bytes]) -> bytes | None:
+    return await anext(parts, None)
+
+
+def _event(name: str, fields: dict[str, Any]) -> bytes:
+    return format_sse_event(event=name, data_str=to_json(fields).decode())
+
+
+def _entry(file: bytes) -> dict[str, str]:
+    return {"b64_json": base64.b64encode(file).decode()}
 
 
 def _describe_model(name: str, facts: Facts, started_at: int) -> dict[str, Any]:

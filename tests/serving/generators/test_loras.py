@@ -12,10 +12,9 @@ from safetensors.numpy import save_file
 from pipeline import Cancelled, DeviceError
 from pipeline.drawing import scheduler
 from serving.generator import Done, Error, Request, RequestError
-from serving.generators import loaded_loras
-from serving.generators.loaded_loras import LoadedLoras
+from serving.generators import watched
 from serving.generators.local import Folders
-from serving.generators.watched import LoraFolder
+from serving.generators.watched import LoadedLoras, LoraFolder
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
@@ -188,7 +187,7 @@ def test_a_file_that_takes_too_long_is_not_loaded_again_until_it_changes(
     load = pipe.load_lora
 
     def slowly(source: Path, name: str) -> str:
-        now[0] += loaded_loras.MOST_SECONDS + (1 if name == "a" else -1)
+        now[0] += watched.MOST_SECONDS + (1 if name == "a" else -1)
         return load(source, name)
 
     pipe.load_lora = slowly
@@ -248,7 +247,7 @@ def test_a_file_that_is_removed_while_its_request_waits(folder: Path):
 def test_the_latest_loras_are_kept_within_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch):
     size = (folder / "a.safetensors").stat().st_size
     write(folder, "c")
-    monkeypatch.setattr(loaded_loras, "MOST_BYTES", 2 * size)
+    monkeypatch.setattr(watched, "MOST_BYTES", 2 * size)
 
     async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         for loras in ("a:1", "b:1", "a:1", "c:1"):

@@ -21,9 +21,8 @@ from pipeline.facts import digest_of
 from serving.folders import Folder
 from serving.generator import Done, Error, ErrorKind, Request, RequestError
 from serving.generator import Image as Finished
-from serving.generators.hashes import Hashes
 from serving.generators.local import Folders
-from serving.generators.watched import ModelFolder
+from serving.generators.watched import Hashes, ModelFolder
 from serving.messages import Code
 from serving.metrics import Observer
 from serving.requests.admission import expand

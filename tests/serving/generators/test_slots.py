@@ -15,7 +15,7 @@ from pipeline import InputError
 from pipeline.drawing.drawing import Drawing
 from pipeline.facts import LoraFacts
 from serving.generator import Done, Error, ErrorKind, Event, Image, Preview, Request, Step
-from serving.generators import previews
+from serving.generators import picture_files
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
@@ -306,7 +306,7 @@ def test_another_lora_waits_for_empty_slots_but_not_for_long(waited_s: int):
 
 def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.MonkeyPatch):
     """A preview of another request fails after the step that finishes the picture."""
-    monkeypatch.setattr(previews, "PAUSE_S", 0.0)
+    monkeypatch.setattr(picture_files, "PAUSE_S", 0.0)
 
     async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = one("wanted", images=2, visitor="wanted")

@@ -28,7 +28,7 @@ from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
 from tests.pipeline.images.test_image_text import png
 from tests.pipeline.images.test_opening import saved
-from tests.serving.generators.test_embedding_folder import save as save_embedding
+from tests.serving.generators.test_embeddings import save as save_embedding
 from tests.web import Site, serve, wait_until
 
 GREY = (100, 100, 100)

@@ -1,14 +1,15 @@
 """The counter of the tokens of JSON bodies, beside a count of the values themselves."""
 
+import base64
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.generator import RequestError
-from serving.http.json_tokens import MOST_DEPTH, MOST_TOKENS, JsonTokens, encoded
+from serving.http.json_tokens import MOST_TOKENS, JsonTokens, encoded
 
 TEXTS = st.text('a"\\,[{é\n', max_size=6)
 VALUES = st.recursive(
@@ -19,7 +20,7 @@ VALUES = st.recursive(
 
 
 def count(value: Any) -> int:
-    """Return the strings, commas, lists and objects of a value."""
+    """Return the least number of tokens of a value: its strings, commas, lists and objects."""
     if isinstance(value, dict):
         inner = sum(1 + count(each) for each in value.values())
         return 1 + max(0, len(value) - 1) + inner
@@ -28,53 +29,35 @@ def count(value: Any) -> int:
     return int(isinstance(value, str))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES, st.lists(st.integers(1, 5), min_size=1), st.booleans())
 def test_tokens_are_counted_in_pieces_of_any_size(value: Any, sizes: list[int], ascii_only: bool):
     body = json.dumps(value, ensure_ascii=ascii_only).encode()
-    tokens = JsonTokens()
+    tokens, whole = JsonTokens(), JsonTokens()
+    whole.add(body)
     while body:
         for size in sizes:
             tokens.add(body[:size])
             body = body[size:]
-    assert tokens.count == count(value)
+    assert tokens.count == whole.count >= count(value)
 
 
 @pytest.mark.parametrize("unit", [b"[],", b'"a":"b",', b'""', b'"\\"",', b"1,"])
 def test_too_many_tokens(unit: bytes):
-    tokens = JsonTokens()
     with pytest.raises(RequestError, match=f"more than {MOST_TOKENS} values and commas"):
-        tokens.add(unit * (MOST_TOKENS + 1))
-    assert tokens.count == MOST_TOKENS + 1  # the rest was not read
+        JsonTokens().add(unit * (MOST_TOKENS + 1))
 
 
-def test_a_string_is_one_token():
+def test_a_file_has_no_tokens():
     tokens = JsonTokens()
-    for piece in (b'"', *[b"[{,"] * MOST_TOKENS, b"\\", b'"[[', b'\\\\"'):
-        tokens.add(piece)
-    assert tokens.count == 1
+    tokens.add(base64.b64encode(bytes(range(256)) * 1000))
+    assert tokens.count == 0
 
 
 def test_only_utf_8_is_json():
     for encoding in ("utf-16", "utf-16-le", "utf-32"):
         with pytest.raises(RequestError, match="not JSON in UTF-8"):
             JsonTokens().add("[1]".encode(encoding))
-
-
-@pytest.mark.parametrize("unit", [b"[", b'{"a":'])
-def test_only_so_many_lists_and_objects_inside_each_other(unit: bytes):
-    tokens = JsonTokens()
-    tokens.add(unit * MOST_DEPTH)
-    tokens.add(b'"[[[["]}')
-    tokens.add(unit)
-    tokens.add(unit)
-    with pytest.raises(RequestError, match="nested too deeply"):
-        tokens.add(unit)
-
-
-def test_brackets_that_close_nothing():
-    with pytest.raises(RequestError, match="closes nothing"):
-        JsonTokens().add(b"[]" + b"]" * MOST_TOKENS)
 
 
 def test_lone_surrogates_are_replaced():

@@ -24,7 +24,7 @@ from pipeline.errors import MetadataError
 from pipeline.facts import ModelFacts
 from serving.generator import ErrorKind, Request, RequestError
 from serving.generators.local import LocalDrawer
-from serving.http import parts
+from serving.http import calls
 from serving.http.openai import bodies
 from serving.http.openai import files as openai_files
 from serving.http.openai.files import Files
@@ -37,7 +37,7 @@ from tests.generators import change_facts, local_generator
 from tests.web import Site, serve, wait_until
 
 PATH = "/v1/images/generations"
-LOGGER = "serving.http.openai.calls"
+LOGGER = "serving.http.openai.routes"
 
 # Values to send for each parameter, in addition to the literals in openai's annotations.
 VALUES: dict[str, list[Any]] = {
@@ -146,7 +146,7 @@ def red_of(content: bytes) -> int:
 def test_every_parameter_is_known_here():
     """Every parameter of the client is in `VALUES` and `ImagesBody`; add new ones there."""
     assert parameters() == set(VALUES)
-    assert parameters() <= bodies.ImagesBody.model_fields.keys()
+    assert parameters() <= bodies.ImagesBody.model_fields.keys() | bodies.NEUTRAL.keys()
     assert set(get_type_hints(ImageGenerateParamsBase)) <= set(VALUES)
 
 
@@ -204,7 +204,7 @@ def test_the_log_names_what_is_ignored_in_one_line_and_no_value(
     unknown = {"colour": "a secret", "a\nline and a secret": 1, "input_fidelity": "high"}
     generate(client, user="a secret", quality="hd", prompt="a secret", extra_body=unknown)
     (record,) = (record for record in caplog.records if record.name == LOGGER)
-    said = "Ignored in an OpenAI request: input_fidelity, quality, user, colour, ?"
+    said = "Ignored in an OpenAI request: quality, user, colour, ?, input_fidelity"
     assert record.getMessage() == said
     assert "request_id" in vars(record)["fields"]
     assert "secret" not in caplog.text
@@ -365,7 +365,7 @@ def test_a_call_that_has_begun_waits_for_room():
 
 
 def test_a_call_does_not_wait_for_room_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parts, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.5)
     with serve(generator=Counted(refusals=100)) as site:
         with pytest.raises(openai.RateLimitError) as refused:
             generate(client_of(site), n=4)

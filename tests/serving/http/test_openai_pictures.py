@@ -17,7 +17,7 @@ from openai.types.image_edit_params import ImageEditParamsBase
 from PIL import Image as Pillow
 
 from serving.http.openai import bodies
-from serving.http.openai.calls import MASKED_STRENGTH, VARIATION_STRENGTH
+from serving.http.openai.routes import MASKED_STRENGTH, VARIATION_STRENGTH
 from tests.serving.http.test_openai import (
     LOGGER,
     REFUSED,
@@ -79,7 +79,8 @@ def edit(client: openai.OpenAI, **arguments: Any) -> Any:
 def test_every_parameter_is_known_here(method: Any):
     about_the_call = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
     body = bodies.EditBody if method is Images.edit else bodies.VariationBody
-    unknown = set(inspect.signature(method).parameters) - about_the_call - {*body.model_fields}
+    unknown = set(inspect.signature(method).parameters) - about_the_call
+    unknown -= {*body.model_fields, *bodies.NEUTRAL}
     assert unknown == ({"markup"} if method is Images.edit else set())
 
 

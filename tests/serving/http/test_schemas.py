@@ -11,7 +11,7 @@ from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from pipeline.setting_kinds import Number
 from serving.generator import Error, ErrorKind, Step
-from serving.generators import client, compatibility
+from serving.generators import client
 from serving.http import schemas
 from serving.messages import Code, Message, untranslated
 from tests.fake_pipeline import FakePipeline
@@ -29,11 +29,11 @@ def test_reading_an_event_builds_no_type_adapter(monkeypatch: pytest.MonkeyPatch
             built.append(args)
             super().__init__(*args, **options)
 
-    for module in (schemas, client, compatibility):
+    for module in (schemas, client):
         monkeypatch.setattr(module, "TypeAdapter", Counted)
     for _ in range(3):
         assert schemas.to_event("step", '{"done": 1, "total": 4}') == Step(1, 4)
-    assert compatibility._are_settings(
+    assert client._are_settings(
         asdict(
             Settings(
                 "a",

@@ -1,11 +1,16 @@
-"""Previews of unfinished pictures, within a small share of the time that drawing takes."""
+"""Files of pictures: those of finished ones, and previews, which take little of the time."""
 
 import io
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import numpy as np
 from PIL import Image as Pillow
+
+from pipeline.drawing.drawing import Picture
+from pipeline.images import metadata
+from serving.generator import Image
 
 # All previews together take at most SHARE of the devices' time, and the previews of one drawing are
 # at least PAUSE_S seconds apart.
@@ -52,3 +57,23 @@ def small_jpeg_of(picture: Pillow.Image) -> bytes:
     small = picture.copy()
     small.thumbnail((SIDE, SIDE))
     return jpeg_of(small)
+
+
+def encode(picture: Picture, seed: int, unblurred: bool) -> Image:
+    """Return a picture as an event with its PNG file.
+
+    Args:
+        picture: a finished PIL picture with its settings in `info`.
+        seed: its seed.
+        unblurred: whether the original of a blurred picture goes with it, if it may be shown.
+    """
+    original = picture.unblurred if unblurred else None
+    settings = asdict(metadata.from_text(picture.image.info[metadata.KEY]))
+    file = _png(picture.image)
+    return Image(picture.index, file, seed, settings, original and _png(original))
+
+
+def _png(image: Pillow.Image) -> bytes:
+    buffer = io.BytesIO()
+    metadata.save_png(image, buffer)
+    return buffer.getvalue()

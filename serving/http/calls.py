@@ -1,12 +1,19 @@
-"""Calls for more pictures than the model draws at once."""
+"""Calls for pictures that are answered with files: while their clients stay, and in parts."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import Request as HttpRequest
+
+from pipeline.errors import MetadataError
 from pipeline.facts import Facts, differences
+from pipeline.images import metadata
 from pipeline.request import SETTINGS
 from pipeline.setting_kinds import Seed
 from serving.generator import (
@@ -22,9 +29,63 @@ from serving.generator import (
 from serving.http.errors import as_refusal
 from serving.messages import Code, Message
 
+T = TypeVar("T")
+
 # Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.
 PATIENCE_S = 120.0
 _PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
+
+
+async def while_connected(sender: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns; cancel it when the sender hangs up."""
+    task, hang_up = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(sender))
+    try:
+        await asyncio.wait([task, hang_up], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RequestError(Message(Code.ABANDONED), ErrorKind.ABANDONED)  # the client is gone
+        return task.result()
+    finally:
+        task.cancel()
+        hang_up.cancel()
+
+
+async def _hung_up(sender: HttpRequest) -> None:
+    while (await sender.receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(frozen=True)
+class Format:
+    """The format of a call's files.
+
+    Attributes:
+        name: its name.
+        quality: from 0 to 100; PNG files have none.
+        thread: one thread that writes them.
+        field: the parameter that named the format, for messages.
+    """
+
+    name: Literal["png", "jpeg", "webp"]
+    quality: int
+    thread: CapacityLimiter
+    field: str = "output_format"
+
+    async def encode(self, png: bytes) -> bytes:
+        """Return a picture's PNG file in this format.
+
+        Raises:
+            RequestError: if the format has no room for the picture's settings.
+        """
+        if self.name == "png":
+            return png
+        kind = "JPEG" if self.name == "jpeg" else "WEBP"
+        try:
+            return await anyio.to_thread.run_sync(
+                metadata.converted, png, kind, self.quality, limiter=self.thread
+            )
+        except MetadataError:
+            message = Message(Code.TOO_LONG_FOR_FORMAT, {"field": self.field, "value": self.name})
+            raise RequestError(message, field=self.field) from None
 
 
 def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.generators.previews import PAUSE_S, SHARE, SIDE, Previews, small_jpeg_of
+from serving.generators.picture_files import PAUSE_S, SHARE, SIDE, Previews, small_jpeg_of
 
 
 class Clock:
