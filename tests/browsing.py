@@ -27,7 +27,8 @@ from playwright.sync_api import (
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
 from tools.page_states import THREE_FRAMES
-from ui import i18n, link
+from ui import i18n
+from ui.form import link
 
 # The limits are generous because a busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000

@@ -32,9 +32,10 @@ from serving.http import schemas
 from serving.messages import Code, Message
 from serving.requests import inputs
 from serving.requests.inputs import Input
-from ui import form, history, i18n, start, status
+from ui import history, i18n, start, status
 from ui.following import with_pauses
-from ui.form import Fields, Visitor
+from ui.form import requests, settings
+from ui.form.fields import ALL, Fields, Visitor, element_of, size_of
 from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
@@ -128,7 +129,7 @@ class Drawing:
     def variations(self, call: Call) -> Asked:
         """Draw variations of the opened picture; the page's fields do not change."""
         picture = picture_panel.opened(call)
-        fields, _ = form.as_fields(picture.settings, self._generator.facts, picture.typed)
+        fields, _ = settings.as_fields(picture.settings, self._generator.facts, picture.typed)
         earlier_variations = fields.variation_of
         if fields.variation_strength > 0:
             earlier_variations = add_variation(
@@ -150,9 +151,9 @@ class Drawing:
         size = picture.larger_size(model)
         if size is None:
             return None
-        fields, _ = form.as_fields(picture.settings, model, picture.typed)
+        fields, _ = settings.as_fields(picture.settings, model, picture.typed)
         enlarged = fields._replace(
-            size=form.size_of(size, model), images=1, strength=None, enlarge="", randomise=False
+            size=size_of(size, model), images=1, strength=None, enlarge="", randomise=False
         )
         return Asked(enlarged, start_picture)
 
@@ -227,7 +228,7 @@ class Drawing:
             if (value := getattr(request, setting.name)) is not None
         }
         # LoRAs that the prompt names are not chosen as well.
-        numbers |= {"loras": fields.loras, "size": form.size_of(request.size, model)}
+        numbers |= {"loras": fields.loras, "size": size_of(request.size, model)}
         fields = fields._replace(**numbers, randomise=False)
         return Run(
             request.id,
@@ -307,7 +308,7 @@ class Drawing:
         with suppress(RequestError):
             self._generator.cancel(text_of(call.told.get("request")))
 
-    @form.for_programs
+    @requests.for_programs
     async def for_programs(
         self, sender: gr.Request, **values: Any
     ) -> tuple[list[dict[str, Any]], list[int], str]:
@@ -329,8 +330,10 @@ class Drawing:
         """
         try:
             model = self._generator.facts
-            image, mask = [await start.content(name, values.pop(name, None)) for name in form.FILES]
-            request = form.to_request(
+            image, mask = [
+                await start.content(name, values.pop(name, None)) for name in requests.FILES
+            ]
+            request = requests.to_request(
                 model,
                 self._styles,
                 Fields.for_model(model)._replace(**values),
@@ -357,7 +360,7 @@ class Drawing:
         return files, [image.seed for image in images], done.truncated
 
     def _request(self, fields: Fields, visitor: Visitor, *, blank: bool) -> Request:
-        request = form.to_request(
+        request = requests.to_request(
             self._generator.facts, self._styles, fields, visitor, tags=True, blank=blank
         )
         return replace(
@@ -376,7 +379,7 @@ class Drawing:
             [event for event in events if isinstance(event, Image)],
             styles.values() if fields is None else [styles[fields.style]],
             embed,
-            form.ALL if fields is None else fields.images,
+            ALL if fields is None else fields.images,
             run.start,
         )
         seconds = None if run.began is None else time.monotonic() - run.began
@@ -450,6 +453,6 @@ def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
 
 def _refused(error: RequestError, fields: Fields | None = None) -> Updates:
     """Return the updates with the message of a refusal, which names the field that is wrong."""
-    in_prompt = error.field == "loras" and fields and form.has_tags(fields.prompt)
-    element = form.element_of("prompt" if in_prompt else error.field)
+    in_prompt = error.field == "loras" and fields and requests.has_tags(fields.prompt)
+    element = element_of("prompt" if in_prompt else error.field)
     return {"strip": status.error(i18n.translate(error.message), element)}

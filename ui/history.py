@@ -14,8 +14,9 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from pipeline.facts import Facts
-from ui import i18n, link, status
-from ui.form import Fields
+from ui import i18n, status
+from ui.form import link
+from ui.form.fields import Fields
 from ui.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 

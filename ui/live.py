@@ -4,9 +4,8 @@ They have a route of their own, because they are worth nothing late: no session,
 and no file stands between a key and its picture. The browser's part is in `static/live.js`.
 """
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -18,8 +17,10 @@ from starlette.responses import Response
 from serving.generator import Generator, Preview, Request, RequestError
 from serving.http import bodies
 from serving.http.addresses import address_of
-from ui import form, i18n
-from ui.form import Fields, Visitor
+from serving.http.connected import while_connected
+from ui import i18n
+from ui.form import requests
+from ui.form.fields import Fields, Visitor
 from ui.model_kind import kind_of
 from ui.styles import Style, styles_for
 
@@ -61,15 +62,12 @@ def connect(app: FastAPI, generator: Generator) -> None:
     @app.post(PATH, include_in_schema=False)
     async def draw(sender: HttpRequest) -> Response:
         body = await bodies.read(sender, Body)
-        drawing = asyncio.create_task(_drawn(generator, styles, body, address_of(sender)))
-        leaving = asyncio.create_task(_left(sender))
-        await asyncio.wait([drawing, leaving], return_when=asyncio.FIRST_COMPLETED)
-        for task in (drawing, leaving):
-            task.cancel()
-        await asyncio.wait([drawing, leaving])
-        jpeg = None if drawing.cancelled() else drawing.result()
-        headers = {"Cache-Control": "no-store"}
+        jpeg = None
         # A refusal is no error here: the visitor types on, and hears of it with Generate.
+        with suppress(RequestError):
+            drawing = _drawn(generator, styles, body, address_of(sender))
+            jpeg = await while_connected(sender, drawing)
+        headers = {"Cache-Control": "no-store"}
         return (
             Response(status_code=_NOTHING, headers=headers)
             if jpeg is None
@@ -80,16 +78,17 @@ def connect(app: FastAPI, generator: Generator) -> None:
 async def _drawn(
     generator: Generator, styles: Mapping[str, Style], body: Body, address: str
 ) -> bytes | None:
-    """Return a live picture as a JPEG file; None if it is refused, dropped or fails."""
-    try:
-        request = _request(generator, styles, body, address)
-        await generator.submit(request)
-        async with aclosing(generator.events(request.id)) as events:
-            async for event in events:
-                if isinstance(event, Preview):
-                    return event.jpegs[0]
-    except RequestError:
-        pass
+    """Return a live picture as a JPEG file; None if it is dropped or fails.
+
+    Raises:
+        RequestError: if it is refused.
+    """
+    request = _request(generator, styles, body, address)
+    await generator.submit(request)
+    async with aclosing(generator.events(request.id)) as events:
+        async for event in events:
+            if isinstance(event, Preview):
+                return event.jpegs[0]
     return None
 
 
@@ -103,13 +102,7 @@ def _request(
         "seed": body.fields.get("seed") or 0,  # a random one would make each picture another one
     }
     fields = Fields.for_model(generator.facts)._replace(**values)
-    request = form.to_request(
+    request = requests.to_request(
         generator.facts, styles, fields, Visitor(body.session, address), tags=True
     )
     return replace(request, num_inference_steps=None, live=True)
-
-
-async def _left(sender: HttpRequest) -> None:
-    """Wait until a client closes its connection."""
-    while (await sender.receive())["type"] != "http.disconnect":
-        pass

@@ -14,11 +14,8 @@ from serving.generator import MAX_CHARACTERS, Generator
 from ui import (
     beginning,
     chips,
-    draft,
-    form,
     history,
     i18n,
-    link,
     live,
     looks,
     network,
@@ -29,8 +26,8 @@ from ui import (
     waiting,
 )
 from ui.examples import hint_for
-from ui.fields import FIELDS
-from ui.form import Fields
+from ui.form import components, link
+from ui.form.fields import FIELDS, Fields
 from ui.generation import UPDATED, Drawing
 from ui.gradio_compat.programs import offer
 from ui.gradio_compat.progress import leave_out_progress
@@ -100,7 +97,7 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 reading.layout(wiring, "length")
                 link.layout(wiring)
                 restore.layout_offer(wiring)
-                form.create(wiring, facts, styles_for(kind))
+                components.create(wiring, facts, styles_for(kind))
                 chips.layout(wiring, facts)
             with gr.Column(elem_id="act"):
                 large: dict[str, Any] = {"size": "lg"}
@@ -159,7 +156,7 @@ def _advanced(wiring: Wiring) -> None:
 def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind) -> None:
     styles, fields = styles_for(kind), Fields._fields
     # Events that only the browser handles come first, because Gradio runs events in this order.
-    draft.connect(wiring, generator.facts, styles)
+    components.connect_draft(wiring, generator.facts, styles)
     embedding.connect(wiring, generator)
     wiring.on(_SENDS, updates=["linked"], js="() => ({ linked: '' })")
     corrections = " ".join(f"{name}.input" for name in _CORRECTED)
@@ -184,7 +181,7 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
 
     draws(_SENDS, drawing.for_page, fields, ["start"])
     reading.connect(wiring, generator, styles)
-    form.hide_unused(wiring)
+    components.hide_unused(wiring)
     beginning.connect(wiring, kind)
     restore.connect_offer(wiring, generator, styles)
     restore.connect(wiring, generator, styles)
@@ -201,7 +198,7 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     wiring.on(
         "history.select", drawing.chosen, reads=["strip"], tells=(), updates=all_names, **several
     )
-    form.connect(wiring, generator)
+    components.connect(wiring, generator)
     chips.connect(wiring, generator)
     wiring.on("relay.request_kept", drawing.again, tells=(), updates=UPDATED)
     wiring.on("strip.select", drawing.ended, tells=(), updates=UPDATED, **several)

@@ -19,8 +19,9 @@ from pipeline.text.wildcards import options_of
 from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
 from serving.requests import readers
-from ui import form, i18n, status
-from ui.form import Fields, Visitor
+from ui import i18n, status
+from ui.form import requests
+from ui.form.fields import Fields, Visitor
 from ui.styles import Style
 from ui.wiring import Call, Updates, Wiring
 
@@ -83,9 +84,9 @@ async def told(
     model, negative = generator.facts.for_known(fields.model), fields.negative_prompt
     if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
         return status.EMPTY, status.EMPTY
-    lines = form.split(fields.prompt, fields.several)[: model.images_per_request]
+    lines = requests.split(fields.prompt, fields.several)[: model.images_per_request]
     # Tags of LoRAs are taken in any syntax.
-    untagged = lines if fields.prompt_syntax == A1111 else [*map(form.without_tags, lines)]
+    untagged = lines if fields.prompt_syntax == A1111 else [*map(requests.without_tags, lines)]
     style = styles[fields.style]
     prompts = [style.apply(text, "")[0] for text in untagged]
     negatives = [style.apply("", negative)[1]] if negative.strip() else []

@@ -13,8 +13,9 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS, Generator, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.requests import readers
-from ui import i18n, settings, status
-from ui.form import Fields, Visitor
+from ui import i18n, status
+from ui.form import settings
+from ui.form.fields import Fields, Visitor
 from ui.gradio_compat import uploads
 from ui.pictures.picture_panel import apply
 from ui.styles import Style, typed

@@ -34,7 +34,7 @@ from tests.ui.test_generation import SENDER
 from tests.ui.test_start import uploaded
 from tests.web import Site, serve
 from tools.adapter_files import draw_adapter, write_adapter
-from ui.form import Fields
+from ui.form.fields import Fields
 from ui.generation import Drawing
 from ui.model_kind import Kind
 from ui.wiring import Call

@@ -41,9 +41,10 @@ from serving.generator import (
 )
 from serving.messages import Code, Message, untranslated
 from tests import models
-from ui import form, generation, i18n, page, status
+from ui import generation, i18n, page, status
 from ui.examples import examples_for, surprise
-from ui.form import Fields, Visitor
+from ui.form import requests
+from ui.form.fields import Fields, Visitor
 from ui.generation import Drawing
 from ui.model_kind import Kind, kind_of
 from ui.page import build_page
@@ -179,7 +180,7 @@ def served_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def to_request(**changes: Any) -> Request:
     fields = Fields.for_model(MODEL)._replace(**{"prompt_syntax": "plain"} | VALUES | changes)
-    return form.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("a session", "::1"))
+    return requests.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("a session", "::1"))
 
 
 def test_a_long_session_id_is_cut():
@@ -731,7 +732,7 @@ def test_only_generate_is_open_to_programs_and_nothing_waits_in_gradio():
 def test_sizes_by_name():
     wide = replace(MODEL, more_sizes=((384, 256),))
     asked = [
-        form.to_request(
+        requests.to_request(
             wide, styles_for(Kind.SDXL), Fields(**VALUES, size=size), Visitor("", "")
         ).size
         for size in ("", "384x256", "256x256")

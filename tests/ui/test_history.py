@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ui import history
-from ui.form import Fields
+from ui.form.fields import Fields
 from ui.styles import NONE
 
 

@@ -16,7 +16,7 @@ from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
 from tests.serving.generators.test_local import closing, until
-from tests.ui.test_settings import MODEL
+from tests.ui.form.test_settings import MODEL
 from ui import live
 
 Test = Callable[[FastAPI, FakePipeline], Awaitable[None]]

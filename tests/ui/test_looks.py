@@ -10,8 +10,9 @@ from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from serving.messages import Code
 from tests.serving.generators.test_remote import MODEL
-from ui import form, i18n, link, looks
-from ui.form import Fields, Visitor
+from ui import i18n, looks
+from ui.form import link, requests, settings
+from ui.form.fields import Fields, Visitor
 from ui.model_kind import Kind
 from ui.styles import styles_for
 
@@ -26,7 +27,7 @@ STYLES = styles_for(Kind.SDXL)
 def request(prompt: str, loras: str = "", *, tags: bool = True, **others: Any) -> Request:
     values = {"style": "Anime", "negative_prompt": "<lora:other:1>", **others}
     fields = Fields(prompt=prompt, loras=loras, **values)
-    return form.to_request(HERE, STYLES, fields, Visitor("", ""), tags=tags)
+    return requests.to_request(HERE, STYLES, fields, Visitor("", ""), tags=tags)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_link_and_a_picture_choose_the_loras_that_are_there():
     assert found is not None
     assert found[0].loras == "pixel:0.8"
     assert found[1] == [i18n.text("missing_loras", names=["gone"])]
-    fields, notes = form.as_fields(Settings("a cat", loras="gone:1,pixel:0.8"), HERE)
+    fields, notes = settings.as_fields(Settings("a cat", loras="gone:1,pixel:0.8"), HERE)
     assert (fields.loras, notes) == ("pixel:0.8", [i18n.text("missing_loras", names=["gone"])])
 
 

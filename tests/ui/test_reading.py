@@ -14,8 +14,9 @@ from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Length
 from serving.requests.readers import MOST_READING_EACH
 from tests.ui.test_generation import MODEL, StandIn
-from ui import form, i18n, link, reading
-from ui.form import Fields, Visitor
+from ui import i18n, reading
+from ui.form import link, requests
+from ui.form.fields import Fields, Visitor
 from ui.generation import Drawing
 from ui.model_kind import Kind
 from ui.styles import styles_for
@@ -223,7 +224,7 @@ def test_unknown_words_of_the_negative_prompt_are_told_below_it():
 def test_the_page_asks_for_a_syntax_only_where_it_matters():
     def asked(prompt: str, **fields: Any) -> str:
         values, visitor = Fields(prompt=prompt, **fields), Visitor("", "")
-        return form.to_request(MODEL, STYLES, values, visitor, tags=True).prompt_syntax
+        return requests.to_request(MODEL, STYLES, values, visitor, tags=True).prompt_syntax
 
     assert asked("(red:1.3) cube") == "a1111"
     assert asked("a cube", negative_prompt="[red]") == "a1111"

@@ -23,7 +23,8 @@ from serving.generator import MAX_CHARACTERS
 from serving.messages import Code, Message
 from serving.requests import readers
 from tests.ui.test_generation import MODEL, StandIn
-from ui import form, i18n, restore
+from ui import i18n, restore
+from ui.form import settings
 from ui.model_kind import Kind
 from ui.mount import mount
 from ui.restore import RestoreError
@@ -102,7 +103,7 @@ def test_a_text_of_another_program():
     ],
 )
 def test_the_syntax_is_restored(text: str, syntax: str):
-    fields, _ = form.as_fields(restore.from_text(text), MODEL)
+    fields, _ = settings.as_fields(restore.from_text(text), MODEL)
     assert fields.prompt_syntax == syntax
 
 
@@ -297,7 +298,7 @@ def test_long_texts_are_cut_when_they_are_read(upload: Path, field: str):
     text = metadata.to_text(replace(MADE_HERE, **{field: "x" * 900_000}))
     for found in (restore.from_picture(picture(upload, text)), restore.from_text(text)):
         assert len(getattr(found, field)) == MAX_CHARACTERS + 1
-        fields, notes = form.as_fields(found, MODEL)
+        fields, notes = settings.as_fields(found, MODEL)
         assert max(len(fields.prompt), len(fields.negative_prompt)) <= MAX_CHARACTERS
         assert (i18n.text("shortened", limit=MAX_CHARACTERS) in notes) == (field != "model")
     updates = restore._of_text(text, STYLES)

@@ -17,8 +17,9 @@ from pipeline.request import STRENGTH
 from serving.generator import Error, ErrorKind, Request, RequestError
 from serving.messages import Code, Message
 from tests.ui.test_generation import MODEL, SENDER, VALUES, StandIn, all_of, call_with
-from ui import form, i18n, link, restore, start
-from ui.form import Fields
+from ui import i18n, restore, start
+from ui.form import link, settings
+from ui.form.fields import Fields
 from ui.generation import Drawing
 from ui.model_kind import Kind
 from ui.page import build_page
@@ -248,7 +249,7 @@ def test_a_picture_that_is_gone_is_not_drawn_larger():
 
 def test_settings_of_such_a_picture_say_that_it_is_needed():
     made = Settings("a star", "", seed=1, strength=0.5, padding=8, num_inference_steps=4)
-    fields, notes = form.as_fields(made, HERE)
+    fields, notes = settings.as_fields(made, HERE)
     assert (fields.strength, fields.padding) == (0.5, 8)
     assert i18n.PICTURE_NEEDED in notes
     query = link.to_query(fields)
@@ -257,7 +258,7 @@ def test_settings_of_such_a_picture_say_that_it_is_needed():
     assert found is not None
     assert found[0].strength == 0.5
     assert i18n.PICTURE_NEEDED in found[1]
-    assert form.as_fields(replace(made, strength=None), HERE)[1] == []
+    assert settings.as_fields(replace(made, strength=None), HERE)[1] == []
 
 
 def test_a_picture_without_settings_is_no_mistake(uploads: Path):

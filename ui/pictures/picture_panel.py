@@ -15,7 +15,9 @@ import gradio as gr
 from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
 from serving.generator import Generator, RequestError
-from ui import form, i18n, link, settings, status
+from ui import i18n, status
+from ui.form import link, settings
+from ui.form.fields import Fields
 from ui.pictures import downloads, saved
 from ui.pictures.saved import Picture
 from ui.styles import Style, typed
@@ -71,7 +73,7 @@ def connect(wiring: Wiring, generator: Generator) -> Any:
     updates = ["strip", "gallery", "pictures", "texts"]
     asked: dict[str, Any] = {"reads": ["pictures"], "tells": ["key"]}
     wiring.on("reveal.click blur.click", exchange, updates=updates, **asked)
-    fields = [*form.Fields._fields, "strip"]
+    fields = [*Fields._fields, "strip"]
     wiring.on("reuse.click", use, updates=fields, **asked)
     return wiring.on("new-seed.click", use_anew, updates=fields, **asked)
 
@@ -123,7 +125,7 @@ def apply(new_settings: Settings | None, facts: Facts, styles: Mapping[str, Styl
     if new_settings is None:
         return {}
     words = typed(styles.values(), new_settings.prompt, new_settings.negative_prompt)
-    values, notes = form.as_fields(new_settings, facts, words)
+    values, notes = settings.as_fields(new_settings, facts, words)
     return values.shown() | {"strip": status.taken_over(notes)}
 
 

@@ -15,8 +15,9 @@ from pipeline.images.metadata import Settings
 from pipeline.setting_kinds import parse_size
 from serving.generator import ErrorKind, Image, Request, RequestError
 from serving.messages import Code, Message
-from ui import form, i18n, settings, start
-from ui.form import Fields
+from ui import i18n, start
+from ui.form import requests, settings
+from ui.form.fields import ALL, Fields
 from ui.pictures import files
 from ui.styles import Style, Typed, typed
 
@@ -53,7 +54,7 @@ class Picture:
     settings: Settings
     other: bytes | None = None
     unfinished: Unfinished | None = None
-    images: int = form.ALL
+    images: int = ALL
     start: str = ""
     size: tuple[int, int] | None = None
 
@@ -87,7 +88,7 @@ class Picture:
 
     def fields(self, facts: Facts) -> tuple[Fields, list[str]]:
         """Return values that ask for this picture again, and notes on what differs here."""
-        fields, notes = form.as_fields(self.settings, facts, self.typed)
+        fields, notes = settings.as_fields(self.settings, facts, self.typed)
         if self.start:  # the browser has the picture
             notes = [note for note in notes if note != i18n.PICTURE_NEEDED]
         return fields._replace(images=self.images), notes
@@ -120,7 +121,7 @@ def save(
     images: Sequence[Image],
     styles: Collection[Style],
     embed: bool,
-    count: int = form.ALL,
+    count: int = ALL,
     start: str = "",
 ) -> list[Picture]:
     """Save pictures as files, with or without their settings inside.
@@ -181,7 +182,9 @@ def unfinished(
     """Return the pictures of a request that was stopped, of which these files are previews."""
     fields = unfinished.asked
     lines = (
-        form.split(fields.prompt, several=True) if fields.several else [fields.prompt] * len(paths)
+        requests.split(fields.prompt, several=True)
+        if fields.several
+        else [fields.prompt] * len(paths)
     )
     return [
         Picture(

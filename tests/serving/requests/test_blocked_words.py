@@ -17,7 +17,7 @@ from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
 from tests.serving.http.test_app import BODY, generate, metric, post
 from tests.web import serve
-from ui.form import Fields
+from ui.form.fields import Fields
 from ui.generation import Drawing
 from ui.model_kind import Kind
 from ui.wiring import Call

@@ -11,7 +11,7 @@ import pytest
 from pipeline.images.metadata import Settings
 from tests.models import MODEL
 from ui import i18n
-from ui.form import Fields
+from ui.form.fields import Fields
 from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures.saved import Picture, Unfinished

@@ -10,9 +10,10 @@ from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from tests.models import MODEL
-from tests.ui.test_models import field_of
-from ui import form, i18n, settings
-from ui.form import Fields, Visitor
+from tests.ui.form.test_models import field_of
+from ui import i18n
+from ui.form import requests, settings
+from ui.form.fields import Fields, Visitor
 from ui.model_kind import Kind
 from ui.styles import NONE, styles_for
 
@@ -30,7 +31,7 @@ MADE_HERE = Settings(
 
 
 def test_settings_of_a_picture_made_here_are_restored_unchanged():
-    fields, notes = form.as_fields(MADE_HERE, MODEL)
+    fields, notes = settings.as_fields(MADE_HERE, MODEL)
     assert fields == Fields(
         prompt="a star",
         negative_prompt="dull",
@@ -44,7 +45,7 @@ def test_settings_of_a_picture_made_here_are_restored_unchanged():
 
 def test_a_variation_is_restored_unchanged():
     varied = replace(MADE_HERE, guidance_until=0.4, variation_strength=0.3, variation_seed=9)
-    fields, notes = form.as_fields(varied, MODEL)
+    fields, notes = settings.as_fields(varied, MODEL)
     assert (fields.guidance_until, fields.variation_strength, fields.variation_seed) == (
         0.4,
         0.3,
@@ -55,7 +56,7 @@ def test_a_variation_is_restored_unchanged():
 
 def test_the_settings_of_a_scheduler_are_restored_unchanged():
     made = replace(MADE_HERE, scheduler="tcd", timesteps="999,499", eta=0.25)
-    fields, notes = form.as_fields(made, MODEL)
+    fields, notes = settings.as_fields(made, MODEL)
     assert (fields.scheduler, fields.timesteps, fields.eta) == ("tcd", "999,499", 0.25)
     assert notes == []
     shown = dict(settings.described(made))
@@ -64,7 +65,7 @@ def test_the_settings_of_a_scheduler_are_restored_unchanged():
 
 def test_settings_missing_from_a_picture_have_their_defaults():
     silent = Settings("a star", "")
-    fields, notes = form.as_fields(silent, MODEL)
+    fields, notes = settings.as_fields(silent, MODEL)
     assert fields == Fields(
         prompt="a star",
         style=NONE,
@@ -100,7 +101,7 @@ def test_a_number_that_may_be_none_survives_its_component(eta: float | None):
 def test_unusable_settings_of_a_scheduler_are_refused(sent: dict, said: str):
     fields = Fields(prompt="a star")._replace(**sent)
     with pytest.raises(RequestError, match=re.escape(said)) as refused:
-        form.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("", ""))
+        requests.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("", ""))
     assert refused.value.field == next(iter(sent))
 
 
@@ -132,7 +133,7 @@ def test_unusable_settings_of_a_scheduler_are_refused(sent: dict, said: str):
 )
 def test_a_sampler_is_restored(made_with: dict, chosen: tuple[str, str], note: str):
     here = replace(MODEL, schedulers=("euler", "heun", "ddim"))
-    fields, notes = form.as_fields(replace(MADE_HERE, **made_with), here)
+    fields, notes = settings.as_fields(replace(MADE_HERE, **made_with), here)
     assert (fields.scheduler, fields.sigma_schedule) == chosen
     assert notes == ([note] if note else [])
 
@@ -145,7 +146,7 @@ def test_an_unfinished_picture_names_the_sampler_that_was_used():
         ("euler", "karras"),
         ("ddim", None),
     ]
-    chosen = [form.as_fields(each, karras)[0] for each in found]
+    chosen = [settings.as_fields(each, karras)[0] for each in found]
     assert [(each.scheduler, each.sigma_schedule) for each in chosen] == [("", ""), ("ddim", "")]
 
 
@@ -160,25 +161,25 @@ def test_an_unfinished_picture_has_the_networks_that_were_used():
     bright = replace(MODEL, vae="bright", unet="quick", quantization="int8")
     found = settings.of_request(Request("a star"), 0, bright)
     assert (found.vae, found.unet, found.quantization) == ("bright", "quick", "int8")
-    assert form.as_fields(found, bright)[1] == []
+    assert settings.as_fields(found, bright)[1] == []
 
 
 def test_an_eta_without_effect_is_left_out():
-    fields, notes = form.as_fields(replace(MADE_HERE, eta=0.67), MODEL)
+    fields, notes = settings.as_fields(replace(MADE_HERE, eta=0.67), MODEL)
     assert (fields.eta, notes) == (None, [])
 
 
 def test_the_models_own_schedule_is_not_taken_for_another():
-    fields, _ = form.as_fields(MADE_HERE, replace(MODEL, sigma_schedule="karras"))
+    fields, _ = settings.as_fields(MADE_HERE, replace(MODEL, sigma_schedule="karras"))
     assert (fields.scheduler, fields.sigma_schedule) == ("euler", "default")
 
 
 def test_an_available_size_is_restored_unchanged():
     model = replace(MODEL, more_sizes=((384, 256),))
     wide = replace(MADE_HERE, width=384)
-    fields, notes = form.as_fields(wide, model)
+    fields, notes = settings.as_fields(wide, model)
     assert (fields.size, notes) == ("384x256", [])
-    _, (note,) = form.as_fields(replace(wide, width=512), model)
+    _, (note,) = settings.as_fields(replace(wide, width=512), model)
     assert "is 512 × 256, but the size here is 256 × 256 or 384 × 256." in note
 
 
@@ -206,7 +207,7 @@ def test_an_available_size_is_restored_unchanged():
     ],
 )
 def test_unusable_settings_are_reported(changes: dict, field: str, value: object, said: str):
-    fields, notes = form.as_fields(replace(MADE_HERE, **changes), MODEL)
+    fields, notes = settings.as_fields(replace(MADE_HERE, **changes), MODEL)
     assert getattr(fields, field) == value
     assert len(notes) == 1
     assert said in notes[0]
@@ -214,14 +215,14 @@ def test_unusable_settings_are_reported(changes: dict, field: str, value: object
 
 def test_a_vae_is_compared_where_it_is_known():
     here = replace(MODEL, vae="bright")
-    (note,) = form.as_fields(MADE_HERE, here)[1]
+    (note,) = settings.as_fields(MADE_HERE, here)[1]
     assert note == "The picture’s VAE was the model’s own. Here it’s bright."
-    assert form.as_fields(replace(MADE_HERE, vae="bright"), here)[1] == []
-    assert form.as_fields(replace(MADE_HERE, model=None), here)[1] == []
+    assert settings.as_fields(replace(MADE_HERE, vae="bright"), here)[1] == []
+    assert settings.as_fields(replace(MADE_HERE, model=None), here)[1] == []
 
 
 def test_a_nan_becomes_the_default():
-    fields, notes = form.as_fields(replace(MADE_HERE, guidance_scale=float("nan")), MODEL)
+    fields, notes = settings.as_fields(replace(MADE_HERE, guidance_scale=float("nan")), MODEL)
     assert (fields.guidance_scale, notes) == (5.0, [])
 
 
@@ -287,7 +288,7 @@ def test_a_decoder_is_offered_only_where_there_are_two(tiny_vae: str | None):
     model = replace(MODEL, tiny_vae=tiny_vae)
     field = field_of(model, "decoder")
     assert field.visible == (tiny_vae is not None)
-    found, _ = form.as_fields(Settings("a star", decoder="tiny"), model)
+    found, _ = settings.as_fields(Settings("a star", decoder="tiny"), model)
     assert found.decoder == ("tiny" if tiny_vae else "")
 
 
@@ -296,7 +297,7 @@ def test_the_share_of_a_refiner_is_asked_for_only_where_there_is_one(refiner: st
     model = replace(MODEL, refiner=refiner)
     field = field_of(model, "denoising_end")
     assert field.visible == (refiner is not None)
-    found, notes = form.as_fields(Settings("a star", denoising_end=0.7), model)
+    found, notes = settings.as_fields(Settings("a star", denoising_end=0.7), model)
     assert found.denoising_end == (0.7 if refiner else None)
     assert ("Refiner takes over at: there is no refiner here." in notes) == (refiner is None)
 
@@ -306,7 +307,7 @@ def test_step_caching_is_offered_only_where_there_is_a_step_cache(step_cache: bo
     model = replace(MODEL, step_cache=step_cache)
     slider = field_of(model, "cache_interval")
     assert (slider.visible, slider.value, slider.maximum) == (step_cache, 1, 5)
-    found, notes = form.as_fields(Settings("a star", cache_interval=3), model)
+    found, notes = settings.as_fields(Settings("a star", cache_interval=3), model)
     label = i18n.SETTINGS["cache_interval"].label
     assert found.cache_interval == (3 if step_cache else 1)
     assert notes == ([] if step_cache else [f"{label}: 3 isn’t possible here, using 1."])

@@ -11,7 +11,9 @@ from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from serving.generator import RequestError
 from tests.models import MODEL
-from ui import form, i18n, looks
+from ui import i18n, looks
+from ui.form import components, requests, settings
+from ui.form.fields import USUAL, Visitor
 from ui.model_kind import kind_of
 from ui.styles import styles_for
 from ui.wiring import Wiring
@@ -25,7 +27,7 @@ def field_of(facts: Facts, name: str) -> Any:
     """Return the component of a field of the page."""
     with gr.Blocks() as blocks:
         wiring = Wiring(blocks)
-        form.create(wiring, facts, styles_for(kind_of(facts)))
+        components.create(wiring, facts, styles_for(kind_of(facts)))
     return wiring[name]
 
 
@@ -63,14 +65,14 @@ def test_it_is_named_in_every_language(language: str) -> None:
 )
 def test_a_picture_restores_its_model(model: str | None, chosen: str, noted: bool) -> None:
     found = Settings("a star", model=model)
-    fields, notes = form.as_fields(found, SEVERAL)
+    fields, notes = settings.as_fields(found, SEVERAL)
     assert fields.model == chosen
     assert any("odd" in note for note in notes) == noted
 
 
 def test_a_models_own_scheduler_is_left_to_it() -> None:
     found = Settings("a star", model="pony", scheduler="heun")
-    fields, notes = form.as_fields(found, SEVERAL)
+    fields, notes = settings.as_fields(found, SEVERAL)
     assert (fields.scheduler, notes) == ("", [])
 
 
@@ -84,11 +86,11 @@ BOTH = replace(MODEL, more_sizes=(), others=(SMALL,))
 
 def test_a_model_with_programs_of_its_own_has_its_sizes() -> None:
     assert choice_of(BOTH).choices == [(MODEL.name, ""), ("small", "small")]
-    fields, notes = form.as_fields(Settings("a star", model="small", width=64, height=48), BOTH)
-    assert (fields.model, fields.size, notes) == ("small", form.USUAL, [])
-    request = form.to_request(BOTH, styles_for(kind_of(BOTH)), fields, form.Visitor("", ""))
+    fields, notes = settings.as_fields(Settings("a star", model="small", width=64, height=48), BOTH)
+    assert (fields.model, fields.size, notes) == ("small", USUAL, [])
+    request = requests.to_request(BOTH, styles_for(kind_of(BOTH)), fields, Visitor("", ""))
     assert (request.model, request.size) == ("small", None)
     other = fields._replace(size=BOTH.size_names[0])
     with pytest.raises(RequestError) as refused:
-        form.to_request(BOTH, styles_for(kind_of(BOTH)), other, form.Visitor("", ""))
+        requests.to_request(BOTH, styles_for(kind_of(BOTH)), other, Visitor("", ""))
     assert refused.value.message.params["choices"] == ["64x48"]

@@ -1,6 +1,6 @@
 from pipeline.request import SETTINGS, VALUES
 from pipeline.setting_kinds import Number
-from ui.fields import FIELDS, highest
+from ui.form.fields import FIELDS, highest
 
 
 def test_every_setting_has_a_field():

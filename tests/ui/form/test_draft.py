@@ -3,12 +3,12 @@
 import pytest
 
 from tests.models import MODEL
-from ui import draft
-from ui.form import Fields
+from ui.form import components
+from ui.form.fields import Fields
 from ui.model_kind import Kind
 from ui.styles import styles_for
 
-POSSIBLE = draft._possible(MODEL, styles_for(Kind.SDXL))
+POSSIBLE = components._possible(MODEL, styles_for(Kind.SDXL))
 
 
 def test_every_field_is_kept_in_its_order():

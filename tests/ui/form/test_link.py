@@ -7,8 +7,9 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.models import MODEL
-from ui import form, i18n, link
-from ui.form import Fields
+from ui import i18n
+from ui.form import link
+from ui.form.fields import Fields
 from ui.model_kind import Kind
 from ui.styles import NONE, styles_for
 
@@ -174,7 +175,7 @@ def test_a_size_is_one_of_the_model_that_the_link_names():
     found = link.from_query({"model": "small", "size": "64x48"}, both, STYLES)
     assert found is not None
     fields, notes = found
-    assert (fields.model, fields.size, notes) == ("small", form.USUAL, [])
+    assert (fields.model, fields.size, notes) == ("small", "", [])
     found = link.from_query({"size": "64x48"}, both, STYLES)
     assert found is not None
     assert "64x48" in found[1][0]

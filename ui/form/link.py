@@ -5,6 +5,7 @@ a visitor's own input.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -17,8 +18,9 @@ from pipeline.setting_kinds import Choice, Number, Setting
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Generator
 from serving.messages import Code, Message, Param
-from ui import form, i18n, status
-from ui.form import Fields
+from ui import i18n, status
+from ui.form import requests, settings
+from ui.form.fields import ALL, USUAL, Fields
 from ui.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 
@@ -39,7 +41,7 @@ def to_query(fields: Fields) -> str:
 
     It has no syntax if the prompts mean the same in all of them.
     """
-    if form.read_as_plain(fields.prompt, fields.negative_prompt):
+    if requests.read_as_plain(fields.prompt, fields.negative_prompt):
         fields = fields._replace(prompt_syntax=PLAIN)
     numbers = effective({setting.name: getattr(fields, setting.link) for setting in VALUES})
     values = {
@@ -75,12 +77,22 @@ def from_query(
     notes: list[str] = []
 
     def value(setting: Setting) -> Any:
+        """Return a setting's value, which may be out of range; a text may be none at all."""
         text = parameters.get(setting.link)
         if text is None:
             return "" if isinstance(setting, Choice) else None  # the model's own
-        if (message := _unusable(setting, text)) is None:
-            return setting.kind(text)
-        notes.append(i18n.translate(message))
+        if isinstance(setting, Number):
+            with suppress(ValueError):
+                number = setting.kind(text)
+                if number == number:  # NaN does not equal itself
+                    return number
+            code = Code.NOT_A_NUMBER
+        elif fault := setting.fault(text):
+            code = Code(fault.code)
+        else:
+            return text
+        params: dict[str, Param] = {**setting.limits, "field": setting.name, "value": text}
+        notes.append(i18n.translate(Message(code, params)))
         return None
 
     def one_of(name: str, choices: list[str]) -> str:
@@ -97,31 +109,16 @@ def from_query(
         **{setting.name: value(setting) for setting in VALUES},
     )
     style = one_of("style", list(styles))
-    fields, differences = form.as_fields(query_settings, facts)
+    fields, differences = settings.as_fields(query_settings, facts)
     several = one_of("several", ["0", "1"]) == "1"
     sizes = facts.for_known(parameters.get("model", "")).size_names
     size = one_of("size", [*sizes])
-    size = form.USUAL if size == sizes[0] else size
+    size = USUAL if size == sizes[0] else size
     max_images = facts.images_per_request
     count = one_of("images", [str(max_images), *map(str, range(1, max_images))])
-    images = form.ALL if count == str(max_images) else int(count)
+    images = ALL if count == str(max_images) else int(count)
     changes = {"style": style, "several": several, "size": size, "images": images}
     return fields._replace(**changes), notes + differences
-
-
-def _unusable(setting: Setting, text: str) -> Message | None:
-    """Return why a text is no value of a setting; None if it is one, even one out of range."""
-    params: dict[str, Param] = {"field": setting.name, "value": text}
-    if not isinstance(setting, Number):
-        fault = setting.fault(text)
-        return Message(Code(fault.code), params | setting.limits) if fault else None
-    try:
-        value = setting.kind(text)
-        if value == value:  # NaN does not equal itself
-            return None
-    except ValueError:
-        pass
-    return Message(Code.NOT_A_NUMBER, params)
 
 
 def layout(wiring: Wiring) -> None:
