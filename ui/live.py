@@ -17,7 +17,7 @@ from starlette.responses import Response
 from serving.generator import Generator, Preview, Request, RequestError
 from serving.http import bodies
 from serving.http.addresses import address_of
-from serving.http.connected import while_connected
+from serving.http.calls import while_connected
 from ui import i18n
 from ui.form import requests
 from ui.form.fields import Fields, Visitor

@@ -163,7 +163,7 @@ def test_bfloat16(files: dict[str, Path]) -> None:
     [index] = slot.indices
     wide = np.asarray(pristine[index]).astype(np.float32)
     deltas = [
-        each.adapter.changes["unet"][name]
+        each.changes["unet"][name]
         .delta(wide.transpose(3, 2, 0, 1), WEIGHTS[key][0])
         .transpose(2, 3, 1, 0)
         for key, each in pipe._adapters._loaded.items()
