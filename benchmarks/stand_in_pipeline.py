@@ -177,7 +177,7 @@ class _Tokenizers:
 
     def tokens(self, prompt: Sequence[Any], chunks: int) -> list[Tokens]:
         """Return the number of a prompt, and the text that did not fit."""
-        number = number_of("".join(map(str, prompt)))
+        number = number_of("".join(words.text for words in prompt))
         return [Tokens(np.array([number]), np.ones(1, np.float32), self._truncated, count=1)]
 
 

@@ -183,7 +183,10 @@ def on_the_page(here: Here, ask: Ask, image: Picture) -> Pictures:
     async def draw() -> Any:
         page = Drawing(here.generator, Kind.SDXL)
         asked = await page.for_page(Call(SENDER, values))
-        return await page.ended(Call(SENDER, {}, {"id": asked["relay"]["request"]}))
+        request_id = asked["relay"]["request"]
+        async for _ in here.generator.events(request_id):
+            pass  # until its end
+        return await page.ended(Call(SENDER, {}, {"id": request_id}))
 
     return [Image.open(each.path) for each in here.run(draw())["pictures"]]
 

@@ -575,18 +575,11 @@ def test_wrong_pictures(site: Site, api: webuiapi.WebUIApi):
         assert "not a PNG, JPEG or WebP file" in json.dumps(answer.json())
 
 
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        (png(size=(30_000, 30_000)), "30000x30000 is more than 67108864 pixels"),
-        (png(*[(b"tEXt", b"a\0")] * 10_001), "more than 10000 chunks"),
-    ],
-    ids=["pixels", "chunks"],
-)
-def test_settings_of_pictures_over_a_limit(site: Site, file: bytes, said: str):
+def test_settings_of_pictures_over_a_limit(site: Site):
+    file = png(*[(b"tEXt", b"a\0")] * 10_001)
     answer = post(site, "png-info", {"image": base64.b64encode(file).decode()})
     assert answer.status_code == 422
-    assert said in answer.json()["detail"]
+    assert "more than 10000 chunks" in answer.json()["detail"]
 
 
 def test_a_picture_that_no_jpeg_or_webp_file_could_hold(site: Site):
