@@ -402,15 +402,11 @@ CHOICES = [name for name, setting in SETTINGS.items() if isinstance(setting, Cho
 
 def effective(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values without those that change nothing, which texts and links leave out."""
-
-    def is_default(name: str) -> bool:
-        return values[name] == SETTINGS[name].default
-
+    unset = {name for name, value in values.items() if value == SETTINGS[name].default}
     return {
         name: value
         for name, value in values.items()
-        if not (SETTINGS[name].optional and is_default(name))
-        and not ((parent := SETTINGS[name].part_of) and is_default(parent))
+        if not (SETTINGS[name].optional and name in unset) and SETTINGS[name].part_of not in unset
     }
 
 

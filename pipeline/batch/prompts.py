@@ -4,6 +4,7 @@ A file is read strictly and as a whole, so that a mistake in its last line is fo
 is drawn. Errors name the file, the line and the setting. All sizes are bounded.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -160,7 +161,7 @@ class _Reader:
         self._file = file
         self._defaults = defaults
         self._files = files
-        self._digests: dict[Path, str] = {}
+        self._digest = functools.cache(_hashed)
 
     def line(self, number: int, text: str, first: int) -> Line:
         """Return a line, checked as far as it can be without the model.
@@ -213,11 +214,6 @@ class _Reader:
         path = self._file.parent / options[name]
         self._digest(path)
         return path
-
-    def _digest(self, file: Path) -> str:
-        if file not in self._digests:
-            self._digests[file] = _hashed(file)
-        return self._digests[file]
 
 
 def _hashed(file: Path) -> str:
