@@ -100,7 +100,7 @@ class Wiring:
             function and self._adapted(function, reads, updates),
             [self[name] for name in reads],
             [self[name] for name in updates],
-            js=js and _script(js, reads, None if function else updates),
+            js=_script(js, reads, None if function else updates) if js else None,
             **_OPTIONS | options,
         )
 
