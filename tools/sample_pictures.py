@@ -14,10 +14,10 @@ from pathlib import Path
 from PIL import Image
 
 from pipeline import BUNDLED, SDXLPipeline
-from ui.examples import cards_for, examples_for
-from ui.model_kind import Kind
-from ui.sample_pictures import EXAMPLES, STYLES
-from ui.styles import styles_for
+from ui.samples.examples import cards_for, examples_for
+from ui.samples.model_kind import Kind
+from ui.samples.sample_pictures import EXAMPLES, STYLES
+from ui.samples.styles import styles_for
 
 STYLE_SIDE, EXAMPLE_SIDE = 96, 256
 # Seeds with which the miniature draws these examples best.

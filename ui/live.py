@@ -21,8 +21,8 @@ from serving.http.calls import while_connected
 from ui import i18n
 from ui.form import requests
 from ui.form.fields import Fields, Visitor
-from ui.model_kind import kind_of
-from ui.styles import Style, styles_for
+from ui.samples.model_kind import kind_of
+from ui.samples.styles import Style, styles_for
 
 PATH = "/live"
 # The fields that a live picture depends on; steps, scheduler and guidance are those of its recipe.

@@ -12,15 +12,17 @@ from fastapi import FastAPI
 from serving.generator import Generator
 from serving.http.auth import ApiKeys
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import following, i18n, live, looks, sample_pictures, start, theme
+from ui import i18n, live, looks, start, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
-from ui.model_kind import kind_of
-from ui.page import build_page
+from ui.page import following
+from ui.page.page import build_page
 from ui.pictures import downloads, files
+from ui.samples import sample_pictures
+from ui.samples.model_kind import kind_of
 
 STATIC = Path(__file__).parent / "static"
 SHARED = STATIC / "shared.js"

@@ -13,8 +13,8 @@ from serving.messages import Code, Message
 from tests.browsing import DRAWN_WITHIN_MS, opened, settle, wait_for_pictures
 from tools.page_states import open_advanced
 from ui import i18n
-from ui.examples import cards_for, examples_for
-from ui.model_kind import Kind
+from ui.samples.examples import cards_for, examples_for
+from ui.samples.model_kind import Kind
 
 CARDS, EXAMPLES = cards_for(Kind.MINIATURE), examples_for(Kind.MINIATURE)
 SETTINGS_TEXT = (

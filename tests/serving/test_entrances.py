@@ -30,13 +30,13 @@ from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, SMALLEST
 from tests.generators import local_generator
 from tests.pipeline.images.test_opening import saved
 from tests.serving.http.test_app import generate, post
-from tests.ui.test_generation import SENDER
+from tests.ui.page.test_generation import SENDER
 from tests.ui.test_start import uploaded
 from tests.web import Site, serve
 from tools.adapter_files import draw_adapter, write_adapter
 from ui.form.fields import Fields
-from ui.generation import Drawing
-from ui.model_kind import Kind
+from ui.page.generation import Drawing
+from ui.samples.model_kind import Kind
 from ui.wiring import Call
 
 Ask = dict[str, Any]

@@ -32,8 +32,8 @@ from tests.generators import drawer_of, local_generator, remote_generator
 from tests.serving.http.test_app import Event, generate
 from tests.serving.http.test_mcp import call
 from tests.web import Site, serve, wait_until
-from ui.generation import Drawing
-from ui.model_kind import Kind
+from ui.page.generation import Drawing
+from ui.samples.model_kind import Kind
 
 
 class Screening:

@@ -21,7 +21,8 @@ from serving.generator import (
     Step,
 )
 from serving.messages import untranslated
-from ui import following, i18n, status
+from ui import i18n, status
+from ui.page import following
 
 ID = "a-request-of-a-page"
 

@@ -13,8 +13,8 @@ from tests.serving.generators.test_remote import MODEL
 from ui import i18n, looks
 from ui.form import link, requests, settings
 from ui.form.fields import Fields, Visitor
-from ui.model_kind import Kind
-from ui.styles import styles_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 
 LORAS = (
     LoraFacts("pixel", "Pixel art", pictured=True),

@@ -16,16 +16,17 @@ from pipeline.images.metadata import Settings
 from pipeline.request import STRENGTH
 from serving.generator import Error, ErrorKind, Request, RequestError
 from serving.messages import Code, Message
-from tests.ui.test_generation import MODEL, SENDER, VALUES, StandIn, all_of, call_with
-from ui import i18n, restore, start
+from tests.ui.page.test_generation import MODEL, SENDER, VALUES, StandIn, all_of, call_with
+from ui import i18n, start
 from ui.form import link, settings
 from ui.form.fields import Fields
-from ui.generation import Drawing
-from ui.model_kind import Kind
-from ui.page import build_page
+from ui.page import restore
+from ui.page.generation import Drawing
+from ui.page.page import build_page
 from ui.pictures.saved import Picture
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 from ui.start import Start
-from ui.styles import styles_for
 from ui.wiring import Updates
 
 HERE = replace(MODEL, more_sizes=((384, 256),))

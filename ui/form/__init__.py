@@ -1,0 +1,1 @@
+"""The fields of the page, requests of them, and their values in links and pictures."""

@@ -29,7 +29,7 @@ from serving.generator import MAX_CHARACTERS, Generator
 from ui import i18n, looks, start
 from ui.form.fields import ALL, DEFAULTS, FIELDS, USUAL, Fields, as_shown, highest, label_of
 from ui.relay import of_app
-from ui.styles import NONE, Style
+from ui.samples.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 
 # Time between two checks for sizes that are not available yet.
@@ -44,7 +44,7 @@ _SET_BY_RECIPE = [
 
 
 def create(wiring: Wiring, facts: Facts, styles: Mapping[str, Style]) -> None:
-    """Create the components of all fields but the prompt; `ui.page` lays them out."""
+    """Create the components of all fields but the prompt; `ui.page.page` lays them out."""
     words = i18n.SETTINGS
     style_choices = [(i18n.STYLES[name], name) for name in styles]
     max_images = facts.images_per_request

@@ -15,7 +15,7 @@ from pipeline.request import GUIDANCE_SCALE, NUM_INFERENCE_STEPS, VALUES
 from pipeline.setting_kinds import Number, OwnNumber, Seed, Setting
 from pipeline.text.prompt_syntax import A1111
 from ui import i18n, start
-from ui.styles import NONE
+from ui.samples.styles import NONE
 
 # Longest id of a session that is kept. The page's own are shorter; a program may send any.
 _MAX_SESSION = 64

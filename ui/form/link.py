@@ -21,7 +21,7 @@ from serving.messages import Code, Message, Param
 from ui import i18n, status
 from ui.form import requests, settings
 from ui.form.fields import ALL, USUAL, Fields
-from ui.styles import NONE, Style
+from ui.samples.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 
 NAMES = (

@@ -17,7 +17,7 @@ from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import MAX_CHARACTERS, Request, RequestError
 from serving.messages import Code, Message, Param
 from ui.form.fields import USUAL, Fields, Visitor
-from ui.styles import NONE, Style
+from ui.samples.styles import NONE, Style
 
 T = TypeVar("T")
 

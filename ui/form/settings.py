@@ -19,7 +19,7 @@ from serving.messages import Code, Message, Param
 from ui import i18n, looks
 from ui.form.fields import DEFAULTS, FIELDS, USUAL, Fields, as_shown, highest, label_of, size_of
 from ui.form.requests import read_as_plain
-from ui.styles import NONE, Typed
+from ui.samples.styles import NONE, Typed
 
 
 def of_image(image: Image) -> Settings:

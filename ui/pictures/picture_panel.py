@@ -20,7 +20,7 @@ from ui.form import link, settings
 from ui.form.fields import Fields
 from ui.pictures import downloads, saved
 from ui.pictures.saved import Picture
-from ui.styles import Style, typed
+from ui.samples.styles import Style, typed
 from ui.wiring import Call, Updates, Wiring
 
 _PLACE = '<div data-place role="group"></div>'

@@ -19,7 +19,7 @@ from ui import i18n, start
 from ui.form import requests, settings
 from ui.form.fields import ALL, Fields
 from ui.pictures import files
-from ui.styles import Style, Typed, typed
+from ui.samples.styles import Style, Typed, typed
 
 
 class Unfinished(NamedTuple):

@@ -1201,7 +1201,7 @@ async def wait_at(port: int, url: str) -> Facts:
 def test_a_front_end_needs_no_jax():
     program = (
         "import sys, app, serving.generators.remote, serving.waiting;"
-        "import serving.http.app, ui.page;"
+        "import serving.http.app, ui.page.page;"
         "sys.exit(any(name in sys.modules for name in ('jax', 'pipeline.pipeline', 'flax')))"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)

@@ -18,8 +18,8 @@ from tests.generators import local_generator
 from tests.serving.http.test_app import BODY, generate, metric, post
 from tests.web import serve
 from ui.form.fields import Fields
-from ui.generation import Drawing
-from ui.model_kind import Kind
+from ui.page.generation import Drawing
+from ui.samples.model_kind import Kind
 from ui.wiring import Call
 
 LINES = ["# a comment", "", "Gun", "two  words", "/kni(fe|ves)/", "血"]

@@ -5,8 +5,8 @@ import pytest
 from tests.models import MODEL
 from ui.form import components
 from ui.form.fields import Fields
-from ui.model_kind import Kind
-from ui.styles import styles_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 
 POSSIBLE = components._possible(MODEL, styles_for(Kind.SDXL))
 

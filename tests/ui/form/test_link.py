@@ -10,8 +10,8 @@ from tests.models import MODEL
 from ui import i18n
 from ui.form import link
 from ui.form.fields import Fields
-from ui.model_kind import Kind
-from ui.styles import NONE, styles_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import NONE, styles_for
 
 STYLES = styles_for(Kind.SDXL)
 SMALL = replace(MODEL, name="small", width=64, height=48, more_sizes=())

@@ -14,8 +14,8 @@ from tests.models import MODEL
 from ui import i18n, looks
 from ui.form import components, requests, settings
 from ui.form.fields import USUAL, Visitor
-from ui.model_kind import kind_of
-from ui.styles import styles_for
+from ui.samples.model_kind import kind_of
+from ui.samples.styles import styles_for
 from ui.wiring import Wiring
 
 PONY = ModelFacts(name="pony", title="Pony", scheduler="heun", schedulers=("heun",))

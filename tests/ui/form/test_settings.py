@@ -14,8 +14,8 @@ from tests.ui.form.test_models import field_of
 from ui import i18n
 from ui.form import requests, settings
 from ui.form.fields import Fields, Visitor
-from ui.model_kind import Kind
-from ui.styles import NONE, styles_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import NONE, styles_for
 
 MADE_HERE = Settings(
     "a star",

@@ -19,7 +19,7 @@ from gradio.block_function import BlockFunction
 from starlette.testclient import TestClient
 
 from tests.ui.gradio_compat.mounted import mounted_in
-from tests.ui.test_generation import StandIn
+from tests.ui.page.test_generation import StandIn
 from ui.gradio_compat import calls, sessions, uploads
 from ui.mount import mount
 

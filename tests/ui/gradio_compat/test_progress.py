@@ -1,7 +1,7 @@
 """Gradio shows the progress of no event, so browsers keep no progress of components."""
 
-from tests.ui.test_generation import StandIn
-from ui.page import build_page
+from tests.ui.page.test_generation import StandIn
+from ui.page.page import build_page
 
 
 def test_no_component_shows_the_progress_of_an_event() -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from tests.ui.gradio_compat.mounted import mounted_in
-from tests.ui.test_generation import StandIn
+from tests.ui.page.test_generation import StandIn
 from ui.gradio_compat import sessions
 from ui.gradio_compat.sessions import Sessions
 from ui.mount import mount

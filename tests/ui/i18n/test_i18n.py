@@ -15,8 +15,8 @@ from serving.messages import ENGLISH, Code, Message, untranslated
 from serving.requests import admission
 from tests import models
 from ui import i18n
-from ui.model_kind import Kind
-from ui.styles import styles_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 
 MODEL = models.MODEL
 RANGES = (Code.OUT_OF_RANGE, Code.NOT_WHOLE)

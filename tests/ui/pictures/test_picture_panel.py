@@ -12,10 +12,10 @@ from pipeline.images.metadata import Settings
 from tests.models import MODEL
 from ui import i18n
 from ui.form.fields import Fields
-from ui.model_kind import Kind
 from ui.pictures import picture_panel
 from ui.pictures.saved import Picture, Unfinished
-from ui.styles import Typed, styles_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import Typed, styles_for
 from ui.wiring import Call
 
 STYLES = styles_for(Kind.MINIATURE)

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from ui.model_kind import Kind
+from ui.samples.model_kind import Kind
 
 _MINIATURE = (
     "a large red star on a blue background",

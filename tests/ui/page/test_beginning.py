@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from ui import beginning
-from ui.examples import cards_for, surprise
-from ui.model_kind import Kind
+from ui.page import beginning
+from ui.samples.examples import cards_for, surprise
+from ui.samples.model_kind import Kind
 
 WRONG_ARTICLE = re.compile(r"\b(a [aeiou]|an [^aeiou])")
 

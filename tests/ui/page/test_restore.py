@@ -22,13 +22,14 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from serving.messages import Code, Message
 from serving.requests import readers
-from tests.ui.test_generation import MODEL, StandIn
-from ui import i18n, restore
+from tests.ui.page.test_generation import MODEL, StandIn
+from ui import i18n
 from ui.form import settings
-from ui.model_kind import Kind
 from ui.mount import mount
-from ui.restore import RestoreError
-from ui.styles import styles_for
+from ui.page import restore
+from ui.page.restore import RestoreError
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 from ui.wiring import Updates
 
 MADE_HERE = Settings(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ui import history
 from ui.form.fields import Fields
-from ui.styles import NONE
+from ui.page import history
+from ui.samples.styles import NONE
 
 
 def test_a_request_is_recorded_as_a_link_and_a_line():

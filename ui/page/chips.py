@@ -7,8 +7,9 @@ import gradio as gr
 
 from pipeline.facts import Facts
 from serving.generator import Generator
-from ui import i18n, looks, restore, start
-from ui.styles import NONE
+from ui import i18n, looks, start
+from ui.page import restore
+from ui.samples.styles import NONE
 from ui.wiring import Call, Updates, Wiring
 
 # The fields in the panel of each chip.

@@ -13,13 +13,14 @@ from pipeline.facts import EmbeddingFacts, LoraFacts
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Length
 from serving.requests.readers import MOST_READING_EACH
-from tests.ui.test_generation import MODEL, StandIn
-from ui import i18n, reading
+from tests.ui.page.test_generation import MODEL, StandIn
+from ui import i18n
 from ui.form import link, requests
 from ui.form.fields import Fields, Visitor
-from ui.generation import Drawing
-from ui.model_kind import Kind
-from ui.styles import styles_for
+from ui.page import reading
+from ui.page.generation import Drawing
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 
 STYLES = styles_for(Kind.SDXL)
 

@@ -32,16 +32,17 @@ from serving.http import schemas
 from serving.messages import Code, Message
 from serving.requests import inputs
 from serving.requests.inputs import Input
-from ui import history, i18n, start, status
-from ui.following import with_pauses
+from ui import i18n, start, status
 from ui.form import requests, settings
 from ui.form.fields import ALL, Fields, Visitor, element_of, size_of
-from ui.model_kind import Kind
+from ui.page import history
+from ui.page.following import with_pauses
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
 from ui.pictures.saved import Picture, Unfinished
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 from ui.start import Start
-from ui.styles import styles_for
 from ui.wiring import Call, Updates
 
 MOST_PRESSES = 10_000  # whose answers are remembered
@@ -105,7 +106,7 @@ def draws(
 class Drawing:
     """The handlers of the page: they send requests to a generator and return updates of the page.
 
-    The page follows a request by `ui.following`, and asks for what it has come to at its end.
+    The page follows a request by `ui.page.following`, and asks for what it has come to at its end.
     """
 
     def __init__(self, generator: Generator, kind: Kind) -> None:

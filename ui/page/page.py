@@ -11,31 +11,20 @@ import gradio as gr
 from pipeline.facts import Facts
 from pipeline.request import SETTINGS
 from serving.generator import MAX_CHARACTERS, Generator
-from ui import (
-    beginning,
-    chips,
-    history,
-    i18n,
-    live,
-    looks,
-    network,
-    reading,
-    relay,
-    restore,
-    sample_pictures,
-    waiting,
-)
-from ui.examples import hint_for
+from ui import i18n, live, looks, relay
 from ui.form import components, link
 from ui.form.fields import FIELDS, Fields
-from ui.generation import UPDATED, Drawing
 from ui.gradio_compat.programs import offer
 from ui.gradio_compat.progress import leave_out_progress
 from ui.i18n.numbers import hardware
-from ui.model_kind import Kind, kind_of
+from ui.page import beginning, chips, history, network, reading, restore, waiting
+from ui.page.generation import UPDATED, Drawing
 from ui.pictures import embedding, picture_panel
 from ui.relay import RELAY
-from ui.styles import styles_for
+from ui.samples import sample_pictures
+from ui.samples.examples import hint_for
+from ui.samples.model_kind import Kind, kind_of
+from ui.samples.styles import styles_for
 from ui.wiring import Call, Wiring
 
 _LICENCES = {

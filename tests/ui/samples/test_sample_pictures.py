@@ -5,10 +5,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from ui.examples import cards_for
-from ui.model_kind import Kind
-from ui.sample_pictures import EXAMPLES, STYLES, Samples
-from ui.styles import styles_for
+from ui.samples.examples import cards_for
+from ui.samples.model_kind import Kind
+from ui.samples.sample_pictures import EXAMPLES, STYLES, Samples
+from ui.samples.styles import styles_for
 
 ALL = [STYLES, EXAMPLES]
 

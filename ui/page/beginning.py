@@ -9,9 +9,10 @@ from random import Random
 
 import gradio as gr
 
-from ui import i18n, sample_pictures
-from ui.examples import cards_for, examples_for, surprise
-from ui.model_kind import Kind
+from ui import i18n
+from ui.samples import sample_pictures
+from ui.samples.examples import cards_for, examples_for, surprise
+from ui.samples.model_kind import Kind
 from ui.wiring import Call, Updates, Wiring
 
 # Tells `static/page.js` which prompt was made for the press of Surprise.

@@ -1,7 +1,7 @@
 """The progress of a request, as a page follows it by the request's id.
 
 A page whose connection breaks follows the request again; the browser's part is in
-`gradio_compat/network.js`. What the request has come to at its end, `ui.generation` shows.
+`gradio_compat/network.js`. What the request has come to at its end, `ui.page.generation` shows.
 """
 
 import asyncio

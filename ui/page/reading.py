@@ -22,10 +22,10 @@ from serving.requests import readers
 from ui import i18n, status
 from ui.form import requests
 from ui.form.fields import Fields, Visitor
-from ui.styles import Style
+from ui.samples.styles import Style
 from ui.wiring import Call, Updates, Wiring
 
-SCRIPT = Path(__file__).parent / "static" / "reading.js"
+SCRIPT = Path(__file__).parents[1] / "static" / "reading.js"
 LINES = "length", "negative-length"  # under the prompt and the negative prompt
 _QUOTED = 40  # characters of a part of a prompt
 _MOST = 8  # weights, or options of a list, that a line tells of

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ui.model_kind import Kind
+from ui.samples.model_kind import Kind
 
 NONE = "(none)"
 

@@ -17,10 +17,10 @@ from pipeline.facts import Facts
 from ui import i18n, status
 from ui.form import link
 from ui.form.fields import Fields
-from ui.styles import NONE, Style
+from ui.samples.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).parents[1] / "static"
 # One script for Gradio, in two files: the entries that are kept, and how they are shown.
 SCRIPTS = STATIC / "history-entries.js", STATIC / "history.js"
 # Texts that the markup has in English, and `repairs.js` translates.

@@ -41,22 +41,23 @@ from serving.generator import (
 )
 from serving.messages import Code, Message, untranslated
 from tests import models
-from ui import generation, i18n, page, status
-from ui.examples import examples_for, surprise
+from ui import i18n, status
 from ui.form import requests
 from ui.form.fields import Fields, Visitor
-from ui.generation import Drawing
-from ui.model_kind import Kind, kind_of
-from ui.page import build_page
+from ui.page import generation, page
+from ui.page.generation import Drawing
+from ui.page.page import build_page
 from ui.pictures import embedding, files
 from ui.pictures.saved import Picture
-from ui.styles import NONE, Typed, styles_for, typed
+from ui.samples.examples import examples_for, surprise
+from ui.samples.model_kind import Kind, kind_of
+from ui.samples.styles import NONE, Typed, styles_for, typed
 from ui.wiring import Call, Updates, Wiring
 
 BLANK = "Enter a prompt first."
 BROKEN = "Something went wrong. Try again."
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = replace(models.MODEL, family="Stable Diffusion", safety_checker=True)
 CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
 SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
@@ -877,5 +878,5 @@ def test_model_line():
 
 
 def test_page_needs_no_jax():
-    program = "import sys, ui.page, ui.theme; sys.exit('jax' in sys.modules)"
+    program = "import sys, ui.page.page, ui.theme; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

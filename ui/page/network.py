@@ -12,7 +12,7 @@ import gradio as gr
 from ui import i18n, status
 from ui.wiring import Wiring
 
-SCRIPT = Path(__file__).parent / "gradio_compat" / "network.js"
+SCRIPT = Path(__file__).parents[1] / "gradio_compat" / "network.js"
 
 
 def layout(wiring: Wiring) -> None:

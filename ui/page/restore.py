@@ -18,7 +18,7 @@ from ui.form import settings
 from ui.form.fields import Fields, Visitor
 from ui.gradio_compat import uploads
 from ui.pictures.picture_panel import apply
-from ui.styles import Style, typed
+from ui.samples.styles import Style, typed
 from ui.wiring import Call, Updates, Wiring
 
 # Largest file: the limit of an upload, less the form that is sent around the file.

@@ -8,11 +8,11 @@ from pathlib import Path
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse
 
-from ui.examples import cards_for
-from ui.model_kind import Kind
-from ui.styles import styles_for
+from ui.samples.examples import cards_for
+from ui.samples.model_kind import Kind
+from ui.samples.styles import styles_for
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)

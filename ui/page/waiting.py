@@ -11,7 +11,7 @@ import gradio as gr
 from ui import i18n
 from ui.wiring import Wiring
 
-SCRIPT = Path(__file__).parent / "static" / "waiting.js"
+SCRIPT = Path(__file__).parents[1] / "static" / "waiting.js"
 
 
 def layout(wiring: Wiring) -> None:

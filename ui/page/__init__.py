@@ -1,0 +1,1 @@
+"""The parts of the page, their events, and the life of a press."""

@@ -1,0 +1,1 @@
+"""What suits each kind of model: styles, examples and small pictures of them."""
