@@ -120,8 +120,8 @@ class Wiring:
         async def adapted(sender: gr.Request, event: gr.EventData, *values: Any) -> Any:
             call = Call(sender, dict(zip(reads, values, strict=True)), event._data)
             is_async = inspect.iscoroutinefunction(function)
-            answer = function(call) if is_async else asyncio.to_thread(function, call)
-            return self._by_component(await answer) if updates else None
+            answer = await (function(call) if is_async else asyncio.to_thread(function, call))
+            return self._by_component(answer) if updates else None
 
         adapted.__name__ = function.__name__
         return adapted

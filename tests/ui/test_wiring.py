@@ -56,3 +56,14 @@ def test_the_browser_alone_handles_an_event_by_name() -> None:
     assert event.fn is None
     assert '["one"]' in event.js
     assert '["other"]' in event.js
+
+
+def test_a_function_that_updates_nothing_is_called() -> None:
+    calls: list[Call] = []
+
+    async def function(call: Call) -> None:
+        calls.append(call)
+
+    _, event = wired(function)
+    assert answer(event) is None
+    assert len(calls) == 1
