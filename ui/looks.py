@@ -5,7 +5,6 @@ The browser's part of this is in `static/looks.js`. The field's value is the set
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +14,8 @@ from fastapi import FastAPI, HTTPException, Response
 from pipeline.facts import Facts
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, parse_loras
 from serving.generator import Generator, Pictured
-from ui import i18n
+from ui import i18n, scripts
 
-SCRIPT = Path(__file__).parent / "static" / "looks.js"
 MOST = 3  # chosen beside the styles; Advanced offers as many as a request can have
 FEW = 8  # with more there is a search
 _PICTURES = "look-pictures"  # begins the pictures' addresses
@@ -28,7 +26,7 @@ def field(facts: Facts) -> gr.HTML:
     return gr.HTML(
         "",
         html_template="<div data-looks hidden></div>",
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        js_on_load=scripts.part("looks"),
         apply_default_css=False,
         padding=False,
         elem_id="loras",

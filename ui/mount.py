@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from serving.generator import Generator
 from serving.http.auth import ApiKeys
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, live, looks, start, theme
+from ui import i18n, live, looks, scripts, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -25,9 +25,6 @@ from ui.samples import sample_pictures
 from ui.samples.model_kind import kind_of
 
 STATIC = Path(__file__).parent / "static"
-SHARED = STATIC / "shared.js"
-REPAIRS = Path(__file__).parent / "gradio_compat" / "repairs.js"
-SCRIPTS = REPAIRS, *(STATIC / f"{name}.js" for name in ("pictures", "page", "live", "back", "drop"))
 HEAD = STATIC / "head.html"
 ICON = STATIC / "icon.svg"
 
@@ -60,11 +57,11 @@ def mount(
     app.state.translate = i18n.translate_for
     uploads = Uploads()
     uploads.connect(app)
-    component.connect(app)
+    component.connect(app, scripts.MAIN, scripts.MODULES)
     downloads.connect(app)
     following.connect(app, generator)
     live.connect(app, generator)
-    start.connect(app)
+    scripts.connect(app)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.facts))
     looks.connect_pictures(app, generator)
@@ -81,7 +78,6 @@ def mount(
         pwa=True,
         theme=theme.theme(),
         css_paths=[theme.CSS],
-        js=_script(),
         head_paths=[HEAD],
         footer_links=["api"] if programs else [],
         ssr_mode=False,
@@ -90,15 +86,9 @@ def mount(
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
     )
-    page_sessions, end_streams = guard(app, page, uploads, ApiKeys(keys))
+    page_sessions, end_streams = guard(app, page, uploads, ApiKeys(keys), scripts.TAGS)
     _tidy_up(app, page_sessions, uploads, keep_files_s)
     return end_streams
-
-
-def _script() -> str:
-    """Return one function that calls the functions of all `SCRIPTS`, after what they share."""
-    calls = (f"({script.read_text(encoding='utf-8').strip()})();" for script in SCRIPTS)
-    return "\n".join(["() => {", SHARED.read_text(encoding="utf-8"), *calls, "}"])
 
 
 def _pages(generator: Generator, programs: bool) -> dict[str, gr.Blocks]:

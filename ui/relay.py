@@ -7,14 +7,15 @@ is in `static/relay.js`.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import gradio as gr
 
-SCRIPT = Path(__file__).parent / "static" / "relay.js"
+from ui import scripts
+
 RELAY = "relay"  # the part's name among the page's components
 # Values that the tab keeps, and the one that the browser keeps for all tabs. Gradio's own
 # `gr.BrowserState` would keep values too, but encrypts, and fetches a library for that.
+_EVENTS = "request_kept", "start_kept", "linked"
 _OF_TAB, _OF_BROWSER = ("draft", "request", "started"), "bare"
 _KEPT = (*_OF_TAB, _OF_BROWSER)
 
@@ -29,7 +30,7 @@ def layout(settings: Sequence[str]) -> gr.HTML:
     """
     return gr.HTML(
         html_template="<div></div>",
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        js_on_load=scripts.part("relay", *_EVENTS),
         visible="hidden",
         settings=settings,
         kept=_KEPT,

@@ -5,7 +5,6 @@ with every request. The tools are in `static/start`; they are loaded with the fi
 """
 
 import asyncio
-import hashlib
 import json
 import math
 import re
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI, HTTPException, Response
 
 from pipeline.facts import Facts
 from pipeline.request import MAX_PADDING, STRENGTH
@@ -26,12 +24,9 @@ from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.messages import Code, Message, Param
 from serving.requests import inputs
 from serving.requests.inputs import Input
-from ui import i18n
+from ui import i18n, scripts
 from ui.gradio_compat import uploads
 
-STATIC = Path(__file__).parent / "static"
-TOOLS = STATIC / "start"
-LOADER, FIELD = STATIC / "start.js", STATIC / "start-field.js"
 # Settings whose components are made here, and the ids of their elements.
 FIELDS = {"strength": "start-strength", "padding": "start-padding"}
 ELEMENTS = {**FIELDS, "image": "start", "mask": "start"}
@@ -84,11 +79,10 @@ def layout(facts: Facts) -> gr.HTML:
         f'<label class="camera">{escape(i18n.TAKE_PICTURE)}'
         '<input type="file" accept="image/*" capture="environment" data-camera></label>'
         f'<div data-start data-texts="{texts}" hidden></div>',
-        js_on_load=LOADER.read_text(encoding="utf-8"),
+        js_on_load=scripts.part("start"),
         apply_default_css=False,
         padding=False,
         elem_id="start",
-        tools=f"start/{_DIGEST}/tools.js",
     )
 
 
@@ -103,7 +97,7 @@ def field(setting: Setting) -> gr.HTML:
     return gr.HTML(
         "",
         html_template="<div data-field hidden></div>",
-        js_on_load=FIELD.read_text(encoding="utf-8"),
+        js_on_load=scripts.part("field"),
         apply_default_css=False,
         padding=False,
         elem_id=f"{FIELDS[setting.name]}-value",
@@ -133,22 +127,6 @@ def _texts(facts: Facts) -> dict[str, Any]:
         "remove_picture": i18n.REMOVE_PICTURE,
         "limits": limits,
     }
-
-
-def connect(app: FastAPI) -> None:
-    """Add the route that serves the tools. Their address changes with their contents."""
-
-    @app.get("/start/{version}/{name}", include_in_schema=False)
-    async def tool(version: str, name: str) -> Response:
-        if version != _DIGEST or name not in _FILES:
-            raise HTTPException(404)
-        kind = "text/css" if name.endswith(".css") else "text/javascript"
-        headers = {"Cache-Control": "public, max-age=31536000, immutable"}
-        return Response(_FILES[name], headers=headers, media_type=kind)
-
-
-_FILES = {file.name: file.read_bytes() for file in sorted(TOOLS.iterdir())}
-_DIGEST = hashlib.sha256(b"\0".join(_FILES.values())).hexdigest()[:16]
 
 
 async def take(data: object) -> Start | None:

@@ -67,7 +67,7 @@ def reading(parts: Sequence[str]) -> str:
 
 
 def unknown(words: Sequence[str]) -> str:
-    """Return the words that the model does not know, which `reading.js` shows after a moment."""
+    """Return the words that the model does not know; `static/parts.js` shows them soon."""
     if not words:
         return EMPTY
     # Not "and 1 more": the word itself takes as much room.

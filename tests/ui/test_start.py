@@ -8,9 +8,7 @@ from typing import Any
 
 import gradio as gr
 import pytest
-from fastapi import FastAPI
 from PIL import Image
-from starlette.testclient import TestClient
 
 from pipeline.images.metadata import Settings
 from pipeline.request import STRENGTH
@@ -265,24 +263,6 @@ def test_settings_of_such_a_picture_say_that_it_is_needed():
 def test_a_picture_without_settings_is_no_mistake(uploads: Path):
     file = uploaded(uploads, "image", Image.new("RGB", (8, 8)))
     assert restore._of_picture(file, styles_for(Kind.SDXL))["restored"] == ""
-
-
-def test_the_tools_are_served_under_an_address_of_their_own():
-    app = FastAPI()
-    start.connect(app)
-    client = TestClient(app)
-    page = build_page(FromPictures(), programs=False)
-    [address] = [
-        each["props"]["props"]["tools"]
-        for each in page.get_config_file()["components"]
-        if each["props"].get("elem_id") == "start"
-    ]
-    answer = client.get(f"/{address}")
-    assert "immutable" in answer.headers["cache-control"]
-    assert answer.headers["content-type"].startswith("text/javascript")
-    for name in ("canvas.js", "marks.js", "editor.js", "compare.js", "tools.css"):
-        assert client.get(f"/{address.replace('tools.js', name)}").status_code == 200
-    assert client.get(f"/{address.replace('tools.js', 'other.js')}").status_code == 404
 
 
 @pytest.mark.parametrize("needs_mask", [True, False])

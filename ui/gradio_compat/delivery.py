@@ -31,11 +31,40 @@ const fetch = (...call) => (window[Symbol.for("sdxl-fetch")] ?? window.fetch)(..
 """
 
 
-def connect(app: FastAPI) -> None:
-    """Change the delivery of the assets of a page that Gradio has mounted."""
-    [route] = [route for route in app.routes if getattr(route, "path", "") == _ROUTE]
-    assert isinstance(route, APIRoute)
-    route.app = _Delivery(route.app)
+def connect(app: FastAPI, tags: str) -> None:
+    """Change the delivery of a page that Gradio has mounted; `tags` are added to its head."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.path == _ROUTE:
+            route.app = _Delivery(route.app)
+        if isinstance(route, APIRoute) and route.path == "/" and "GET" in (route.methods or ()):
+            route.app = _WithTags(route.app, tags)
+
+
+class _WithTags:
+    """Wrapper of the page's route that adds tags to the head, before its first script.
+
+    Gradio adds what it is given for the head only when its own scripts run.
+    """
+
+    def __init__(self, app: ASGIApp, tags: str) -> None:
+        self._app = app
+        self._tags = tags.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for the page."""
+        start: Message = {}
+
+        async def send_with_tags(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+            elif message["type"] == "http.response.body":
+                body = message["body"].replace(b"<script", self._tags + b"<script", 1)
+                MutableHeaders(scope=start)["Content-Length"] = str(len(body))
+                await send(start)
+                await send({**message, "body": body})
+
+        await self._app(scope, receive, send_with_tags)
 
 
 class _Delivery:

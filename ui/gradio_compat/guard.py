@@ -79,9 +79,11 @@ def _query_of_one_page(scope: Scope) -> bytes:
 
 
 def guard(
-    app: FastAPI, page: gr.Blocks, uploads: Uploads, keys: ApiKeys
+    app: FastAPI, page: gr.Blocks, uploads: Uploads, keys: ApiKeys, tags: str = ""
 ) -> tuple[Sessions, Callable[[], None]]:
     """Put the checks in front of the one page that is mounted in an application.
+
+    `tags` are added to the page's head.
 
     Returns:
         The sessions of the page, and a function that ends the streams by which open pages stay in
@@ -93,7 +95,7 @@ def guard(
     # Gradio checks which files a call may name only once it is told that the page is served.
     page.has_launched = True
     refuse_wrong_values(page)
-    delivery.connect(page_app)
+    delivery.connect(page_app, tags)
     # Gradio's page is an application of its own, with its own state.
     page_app.state.translate = app.state.translate
     page_app.state_holder = sessions = Sessions(page)

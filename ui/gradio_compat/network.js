@@ -1,115 +1,115 @@
 // The request that the page follows, and what was lost with the network: once it is back, the request
 // is followed again, calls that did not get through are made again, and pictures are fetched again.
-// Gradio runs this once, with `element`, `props`, `trigger` and `watch` of the strip.
+import { forEachApp, pause } from "../static/app.js";
+
 const TRY_EVERY_MS = 2000;
 const ANSWER_WITHIN_MS = 5000;
 const TIMES_AGAIN = 3; // retries of a picture that did not load
 const SILENT_MS = 20_000; // while a request is drawn the server sends something every 5 s
-
 const GATEWAY_ALONE = [502, 504]; // a gateway answers, but no server behind it
 
-const page = element.closest(".gradio-container"); // may be embedded in another page
-const source = element.closest("gradio-app")?.getAttribute("src");
-const home = new URL(source ? source.replace(/\/?$/, "/") : location.pathname, location.href);
-const api = new URL("gradio_api", home).href;
+const apps = new Set();
+const returning = new Map(); // promises that servers answer again, by their addresses
 
-const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
-
-const say = (away) => {
-  const note = page.querySelector("#network [data-away]");
-  note.textContent = away ? note.dataset.away : "";
-};
-
-const answers = async () => {
+const answers = async (home) => {
   try {
-    const { ok } = await fetch(`${api}/app_id`, { signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
+    const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
+    const { ok } = await fetch(new URL("gradio_api/app_id", home), { signal });
     return ok;
   } catch {
     return false;
   }
 };
 
-let returning = null;
-
 // Resolves when the server answers again, and polls it until then.
-const back = () => returning ??= (async () => {
-  say(true);
-  do {
-    await pause(TRY_EVERY_MS);
-  } while (!await answers());
-  say(false);
-  returning = null;
-})();
+const back = (home) => {
+  const { href } = home;
+  const tell = (what) => {
+    for (const app of apps) if (app.home.href === href) app.store.dispatch(what);
+  };
+  const poll = async () => {
+    tell("lost");
+    do {
+      await pause(TRY_EVERY_MS);
+    } while (!await answers(home));
+    returning.delete(href);
+    tell("back");
+  };
+  if (!returning.has(href)) returning.set(href, poll());
+  return returning.get(href);
+};
 
 // --- the request that is drawn ---
 
-const previews = page.querySelector("#previews");
-let followed = null; // the request's id
-let stream = null;
-let silence;
+const follow = (app, { props, trigger, watch }) => {
+  const { store } = app;
+  let stream = null;
+  let silence;
 
-const unfollow = () => {
-  clearTimeout(silence);
-  stream?.close();
-  followed = stream = null;
-};
+  const leave = () => {
+    clearTimeout(silence);
+    stream?.close();
+    stream = null;
+  };
+  const listen = (id) => {
+    leave();
+    const current = stream = new EventSource(new URL(`following/${id}`, app.home));
+    const lost = async () => {
+      clearTimeout(silence);
+      current.close();
+      await back(app.home);
+      if (stream === current) listen(id);
+    };
+    const hear = () => {
+      clearTimeout(silence);
+      silence = setTimeout(lost, SILENT_MS);
+    };
+    stream.addEventListener("error", lost);
+    stream.addEventListener("message", ({ data }) => {
+      hear();
+      const { strip, previews, ended } = JSON.parse(data);
+      if (strip) props.value = strip;
+      if (previews) app.find("#previews").innerHTML = previews;
+      if (!ended) return;
+      leave();
+      trigger("select", { id, broken: store.state.broken });
+      store.dispatch("ended");
+    });
+    hear();
+  };
 
-const follow = (id, broken = false) => {
-  unfollow();
-  followed = id;
-  const current = stream = new EventSource(new URL(`following/${id}`, home));
-  const lost = async () => {
-    clearTimeout(silence);
-    current.close();
-    await back();
-    if (stream === current) follow(id, true);
-  };
-  const listen = () => {
-    clearTimeout(silence);
-    silence = setTimeout(lost, SILENT_MS);
-  };
-  stream.addEventListener("error", lost);
-  stream.addEventListener("message", ({ data }) => {
-    listen();
-    const message = JSON.parse(data);
-    if (message.strip) props.value = message.strip;
-    if (message.previews) previews.innerHTML = message.previews;
-    if (!message.ended) return;
-    unfollow();
-    trigger("select", { id, broken });
+  store.subscribe(({ followed, running, away }, before) => {
+    if (followed && followed !== before.followed) listen(followed);
+    if (!running && before.running) app.find("#previews").replaceChildren();
+    if (away === before.away) return;
+    const note = app.find("#network [data-away]");
+    note.textContent = away ? note.dataset.away : "";
   });
-  listen();
+  const update = () => store.dispatch("strip", { html: props.value ?? "" });
+  watch("value", update);
+  update();
 };
-
-const update = () => {
-  const strip = props.value ?? "";
-  const [, id] = /data-request="([^"]+)"/.exec(strip) ?? [];
-  if (id && id !== followed) follow(id);
-  if (!strip.includes('class="running"')) previews.replaceChildren();
-};
-watch("value", update);
-update();
 
 // --- calls ---
 
 // Gradio's own client calls this in place of `fetch` (`delivery.py`).
 const CLIENTS_FETCH = Symbol.for("sdxl-fetch");
-const before = window[CLIENTS_FETCH] ?? window.fetch.bind(window);
-const persist = async (...call) => {
+const before = window[CLIENTS_FETCH] ?? ((...call) => fetch(...call));
+window[CLIENTS_FETCH] = async (input, init) => {
+  const address = String(input.url ?? input);
+  const app = [...apps].find(({ home }) => address.startsWith(new URL("gradio_api/run/", home)));
+  if (!app) return before(input, init);
   for (;;) {
     try {
-      const answer = await before(...call);
+      const answer = await before(input, init);
       // Read now, because it may break off in the middle.
       if (!GATEWAY_ALONE.includes(answer.status)) return new Response(await answer.text(), answer);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error; // thrown by fetch for a broken connection
     }
-    await back();
+    await back(app.home);
   }
 };
-window[CLIENTS_FETCH] = (input, init) => (
-  String(input.url ?? input).startsWith(`${api}/run/`) ? persist(input, init) : before(input, init)
-);
 
 // --- pictures ---
 
@@ -119,30 +119,39 @@ window[CLIENTS_FETCH] = (input, init) => (
 const failures = new WeakMap();
 const hasFailed = ({ src, complete, naturalWidth }) => src && complete && !naturalWidth;
 
-const mend = async (image) => {
+const mend = async (image, home) => {
   image.dataset.missing = ""; // page.css shows a plain tile in place of a broken image
   const address = image.src;
-  const before = failures.get(image);
-  const failure = before?.address === address ? before : { address, times: 0, isMending: false };
+  const earlier = failures.get(image);
+  const failure = earlier?.address === address ? earlier : { address, times: 0, isMending: false };
   if (failure.isMending || failure.times === TIMES_AGAIN) return;
   failures.set(image, failure);
   failure.isMending = true;
   await pause(failure.times * TRY_EVERY_MS);
   // A failure for want of a connection says nothing about the picture.
-  if (await answers()) failure.times++;
-  else await back();
+  if (await answers(home)) failure.times++;
+  else await back(home);
   failure.isMending = false;
   if (image.src === address) image.src = address;
 };
 
-page.addEventListener("error", ({ target }) => {
-  if (target.closest?.("#gallery") && target.src) mend(target);
-}, true);
-page.addEventListener("load", ({ target }) => target.removeAttribute?.("data-missing"), true);
+const mendPictures = ({ page, home }) => {
+  page.addEventListener("error", ({ target }) => {
+    if (target.closest?.("#gallery") && target.src) mend(target, home);
+  }, true);
+  page.addEventListener("load", ({ target }) => target.removeAttribute?.("data-missing"), true);
+  // Some failures are not heard of: while Gradio builds the gallery, or shows the picture elsewhere.
+  const mending = setInterval(() => {
+    if (!page.isConnected) return clearInterval(mending);
+    for (const image of page.querySelectorAll("#gallery img")) {
+      if (hasFailed(image)) mend(image, home);
+    }
+  }, TRY_EVERY_MS);
+};
 
-// Some failures are not heard of: while Gradio builds the gallery, or shows the picture elsewhere.
-const mending = setInterval(() => {
-  if (!element.isConnected) return clearInterval(mending);
-  const images = page.querySelectorAll("#gallery img");
-  for (const image of images) if (hasFailed(image)) mend(image);
-}, TRY_EVERY_MS);
+forEachApp((app) => apps.add(app));
+
+export const begin = (app, part) => {
+  follow(app, part);
+  mendPictures(app);
+};

@@ -267,6 +267,7 @@ class Drawing:
             run = self._run_of(request_id)
             if not in_sight:
                 run.began = None
+                run.entry = {}  # the browser has it, or it was cleared
             # A thread, so that a slow disk does not hold up others.
             return await asyncio.to_thread(self._come_to, run, events, embeds(call))
         except RequestError as error:

@@ -14,15 +14,12 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from pipeline.facts import Facts
-from ui import i18n, status
+from ui import i18n, scripts, status
 from ui.form import link
 from ui.form.fields import Fields
 from ui.samples.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 
-STATIC = Path(__file__).parents[1] / "static"
-# One script for Gradio, in two files: the entries that are kept, and how they are shown.
-SCRIPTS = STATIC / "history-entries.js", STATIC / "history.js"
 # Texts that the markup has in English, and `repairs.js` translates.
 TEXTS = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY", "HISTORY_CLEARED", "UNDO")
 
@@ -38,7 +35,7 @@ def layout(wiring: Wiring) -> None:
         f'<button type="button" data-clear data-named>{clear}</button></div>'
         f'<p data-cleared role="status" hidden><span data-named>{cleared}</span> '
         f'<button type="button" data-undo data-named>{undo}</button></p>',
-        js_on_load="\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS),
+        js_on_load=scripts.part("history"),
         apply_default_css=False,
         elem_id="history",
     )

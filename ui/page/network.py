@@ -5,19 +5,16 @@ again when the connection was lost. A note says that it is lost meanwhile.
 """
 
 from html import escape
-from pathlib import Path
 
 import gradio as gr
 
-from ui import i18n, status
+from ui import i18n, scripts, status
 from ui.wiring import Wiring
-
-SCRIPT = Path(__file__).parents[1] / "gradio_compat" / "network.js"
 
 
 def layout(wiring: Wiring) -> None:
     """Lay out the strip, and the place of the note beside it, which takes its place."""
-    script = SCRIPT.read_text(encoding="utf-8")
+    script = scripts.part("strip")
     strip = gr.HTML(status.EMPTY, js_on_load=script, elem_id="status", padding=False)
     wiring.add("strip", strip)
     gr.HTML(

@@ -192,7 +192,7 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     wiring.on("relay.request_kept", drawing.again, tells=(), updates=UPDATED)
     wiring.on("strip.select", drawing.ended, tells=(), updates=UPDATED, **several)
     draws("waiting.select", drawing.waited, fields, ["start"], **several)
-    wiring.on("stop.click", drawing.stop, reads=[RELAY])
+    wiring.on("stop.click", drawing.stop, tells=())
 
 
 def _header(facts: Facts, kind: Kind) -> str:

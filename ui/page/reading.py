@@ -4,7 +4,6 @@ import string
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from pathlib import Path
 
 import gradio as gr
 
@@ -19,13 +18,12 @@ from pipeline.text.wildcards import options_of
 from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
 from serving.requests import readers
-from ui import i18n, status
+from ui import i18n, scripts, status
 from ui.form import requests
 from ui.form.fields import Fields, Visitor
 from ui.samples.styles import Style
 from ui.wiring import Call, Updates, Wiring
 
-SCRIPT = Path(__file__).parents[1] / "static" / "reading.js"
 LINES = "length", "negative-length"  # under the prompt and the negative prompt
 _QUOTED = 40  # characters of a part of a prompt
 _MOST = 8  # weights, or options of a list, that a line tells of
@@ -45,7 +43,7 @@ def layout(wiring: Wiring, name: str) -> None:
     """Lay out the line under a field; the name is the id of the line's element too."""
     line = gr.HTML(
         status.EMPTY,
-        js_on_load=SCRIPT.read_text(encoding="utf-8"),
+        js_on_load=scripts.part("reading"),
         elem_id=name,
         elem_classes=["reading"],
         padding=False,

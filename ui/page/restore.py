@@ -13,7 +13,7 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS, Generator, RequestError
 from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.requests import readers
-from ui import i18n, status
+from ui import i18n, scripts, status
 from ui.form import settings
 from ui.form.fields import Fields, Visitor
 from ui.gradio_compat import uploads
@@ -31,11 +31,6 @@ _OFFER = """({ prompt }) => {
   const visible = /^Steps: *\\d.*, *Seed: *\\d/.test(last) && last.split(":").length > 3;
   return { offer: { __type__: "update", visible } };
 }"""
-# A file that is refused, and a picture that is no longer there.
-_TOLD = """
-element.addEventListener("refused", ({ detail }) => trigger("select", detail));
-element.addEventListener("removed", () => trigger("clear"));
-"""
 _EMPTY = """() => (
   { "restored": "", "restore-use": { __type__: "update", visible: false } }
 )"""
@@ -103,7 +98,9 @@ def layout(wiring: Wiring) -> None:
     )
     wiring.add("restore-picture", file)
     wiring.add("restore-text", text)
-    wiring.add("restored", gr.HTML(js_on_load=_TOLD, elem_id="restored", padding=False))
+    wiring.add(
+        "restored", gr.HTML(js_on_load=scripts.part("restored"), elem_id="restored", padding=False)
+    )
     wiring.add("restore-use", gr.Button(i18n.USE_SETTINGS, visible=False, elem_id="restore-use"))
     wiring.add("settings", gr.State(None))
 

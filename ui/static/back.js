@@ -1,18 +1,20 @@
-() => {
-  // Back closes the opened picture, and Forward opens it again. Only where the page is alone in its
-  // window: elsewhere Back belongs to the page around it.
-  const app = alone;
-  if (!app || window.top !== window) return;
+// Back closes the opened picture, and Forward opens it again. Only where the page is alone in its
+// window: elsewhere Back belongs to the page around it.
+import { alone, forEachApp } from "./app.js";
 
-  const MARK = "sdxl-picture"; // the key of the picture's place in the state of its entry
+const MARK = "sdxl-picture"; // the key of the picture's place in the state of its entry
+const PAUSE_MS = 100; // Gradio may replace an opened picture by another version of it
+
+forEachApp((app) => {
+  if (!alone || window.top !== window) return;
   const isMarked = () => Number.isInteger(history.state?.[MARK]);
-  const isOpen = () => Boolean(app.querySelector("#gallery .preview"));
+  const isOpen = () => Boolean(app.find("#gallery .preview"));
   const place = () => (
-    [...app.querySelectorAll("#gallery .thumbnail-small")].findIndex((each) => each.matches(".selected"))
+    app.all("#gallery .thumbnail-small").findIndex((thumbnail) => thumbnail.matches(".selected"))
   );
 
-  // Whether an entry is being left because its picture was closed. Until this has happened, the
-  // state is still the entry's.
+  // Whether an entry is being left because its picture was closed. Until this has happened, the state
+  // is still the entry's.
   let leaving = false;
   const follow = () => {
     if (leaving) return;
@@ -27,25 +29,23 @@
       history.back();
     }
   };
-
-  // A moment later, because Gradio may replace an opened picture by another version of it.
   let due = null;
   const followSoon = () => {
     due ??= setTimeout(() => {
       due = null;
       follow();
-    }, 100);
+    }, PAUSE_MS);
   };
 
   addEventListener("popstate", () => {
     const wasLeaving = leaving;
     leaving = false;
     if (!wasLeaving && isOpen() && !isMarked()) {
-      app.querySelector("#gallery .preview [data-named='Close']")?.click();
+      app.find("#gallery .preview [data-named='Close']")?.click();
     } else if (!wasLeaving && !isOpen() && isMarked()) {
-      app.querySelectorAll("#gallery .thumbnail-lg")[history.state[MARK]]?.click();
+      app.all("#gallery .thumbnail-lg")[history.state[MARK]]?.click();
     }
     followSoon();
   });
-  new MutationObserver(followSoon).observe(app, { subtree: true, childList: true });
-}
+  app.whenOpen(() => app.watch("#gallery", followSoon));
+});

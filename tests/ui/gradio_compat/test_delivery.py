@@ -12,6 +12,7 @@ from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
+from ui import scripts
 from ui.mount import mount
 
 ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
@@ -66,6 +67,18 @@ def test_gradios_client_has_a_fetch_of_its_own(client: TestClient):
     assert rest == (ASSETS / name).read_text(encoding="utf-8")
     assert re.search(r"[^.\w]fetch\(", rest)
     assert not re.search(r"(window|globalThis|self)\.fetch", rest)
+
+
+def test_scripts_of_the_page_are_asked_for_before_gradios(client: TestClient):
+    head, _ = client.get("/").text.split("window.gradio_config", 1)
+    assert head.endswith(f"{scripts.TAGS}<script>")
+    asked_for = re.findall(r'(?:href|src)="(scripts/[^"]+)"', head)
+    assert set(asked_for) == set(scripts.MODULES)
+    load, _ = client.get("/gradio.js").text.split("assets/index-", 1)
+    assert f'await import("./{scripts.MAIN}")' in load
+    for address in asked_for:
+        assert address in load
+        assert client.get(f"/{address}").status_code == 200
 
 
 def test_the_page_can_be_installed_with_an_icon(client: TestClient):

@@ -1,5 +1,5 @@
 // The slider over an opened picture that began with another one: that one lies to the left of it.
-import { make } from "./marks.js";
+import { make } from "../app.js";
 
 const layout = ({ compare, before, after }, image) => make("div", { id: "before" },
   make("div", { class: "pair" },

@@ -1,5 +1,5 @@
 // The window in which a part of the picture is marked, by mouse, finger or pen, or by numbers.
-import { make } from "./marks.js";
+import { make } from "../app.js";
 
 const STEPS = 30; // of the brush's size
 const button = (name, text) => make("button", { type: "button", "data-do": name }, text);

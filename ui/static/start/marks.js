@@ -1,13 +1,5 @@
 // The marked part of a picture: strokes, boxes and inversions, kept in order so that each can be undone.
 
-export const make = (tag, attributes = {}, ...children) => {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== false) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children);
-  return made;
-};
 export const makeCanvas = (width, height) => (
   Object.assign(document.createElement("canvas"), { width, height })
 );

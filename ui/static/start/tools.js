@@ -2,7 +2,8 @@
 import { hasMask, partOf, read, show, toFiles, toText } from "./canvas.js";
 import { watchOpened } from "./compare.js";
 import { edit } from "./editor.js";
-import { make, Marks } from "./marks.js";
+import { make } from "../app.js";
+import { Marks } from "./marks.js";
 
 const MOST_HELD = 12; // pictures of earlier requests
 const PREVIEW = 700; // pixels of its longer side
@@ -35,10 +36,10 @@ const layout = (texts) => {
   ];
 };
 
-// Returns the tools of the page around `place`: `use` a picture, `restore` the one that the tab kept,
+// Returns the tools of an app's page at `place`: `use` a picture, `restore` the one that the tab kept,
 // and `uploaded` for a request.
-export const begin = async (place, home) => {
-  const page = place.closest(".gradio-container");
+export const begin = async (app, place) => {
+  const { page } = app;
   const texts = JSON.parse(place.dataset.texts);
   const { limits } = texts;
   const find = (selector) => place.querySelector(selector);
@@ -94,6 +95,7 @@ export const begin = async (place, home) => {
     URL.revokeObjectURL(ask.dataset.thumbnail);
     for (const name of ["start", "thumbnail", "masked"]) delete ask.dataset[name];
     delete chip.dataset.strength;
+    app.store.dispatch("start", { hasStart: Boolean(state) });
     if (!state) return;
     ask.dataset.start = "";
     if (hasMask(state)) ask.dataset.masked = "";
@@ -224,7 +226,7 @@ export const begin = async (place, home) => {
     if (!blob) return null;
     const body = new FormData();
     body.append("files", blob, `picture.${blob.type.split("/")[1]}`);
-    const answer = await fetch(new URL("gradio_api/upload", home), { method: "POST", body });
+    const answer = await fetch(new URL("gradio_api/upload", app.home), { method: "POST", body });
     if (!answer.ok) throw answer;
     const [path] = await answer.json();
     return { path };

@@ -1,0 +1,29 @@
+// Begins the page's scripts. Each part of the page that has a script of its own finds it here by name:
+// this module is evaluated before Gradio mounts any part.
+import "./back.js";
+import "./drop.js";
+import "./live.js";
+import "./page.js";
+import "./pictures.js";
+import "../gradio_compat/repairs.js";
+import * as strip from "../gradio_compat/network.js";
+import { enter } from "./app.js";
+import * as history from "./history.js";
+import * as looks from "./looks.js";
+import { field, reading, restored, start, waiting } from "./parts.js";
+import * as relay from "./relay.js";
+
+const parts = {
+  field,
+  history: history.begin,
+  looks: looks.begin,
+  reading,
+  relay: relay.begin,
+  restored,
+  start,
+  strip: strip.begin,
+  waiting,
+};
+
+const [version] = import.meta.url.split("/").slice(-3);
+window[Symbol.for(`sdxl ${version}`)] = (name, part) => parts[name](enter(part.element, part.home), part);

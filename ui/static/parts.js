@@ -1,0 +1,87 @@
+// The small parts of the page, each with the line or field that it belongs to.
+import { make } from "./app.js";
+
+const PAUSE_MS = 800; // after the last change: a word that is half typed is none
+
+// Says which words the model does not know. The note itself stays in its place, so that screen readers
+// hear what it says.
+export const reading = (app, { element, watch }) => {
+  const note = make("div", { class: "unknown", role: "status" });
+  element.after(note);
+  let due;
+  const say = () => {
+    note.textContent = element.querySelector("[data-unknown]")?.dataset.unknown ?? "";
+  };
+  watch("value", () => {
+    clearTimeout(due);
+    due = setTimeout(say, PAUSE_MS);
+  });
+  say();
+};
+
+// Loads the tools for a picture to start from, with the first picture. Until then nothing asks for them.
+export const start = (app, { element }) => {
+  const place = element.querySelector("[data-start]");
+  let tools = null;
+  const load = async (kept) => {
+    const { begin } = await import("./start/tools.js");
+    const begun = await begin(app, place);
+    if (kept) await begun.restore(kept);
+    return begun;
+  };
+  element.addEventListener("given", async ({ detail }) => {
+    tools ??= load();
+    (await tools).use(detail);
+  });
+  // A request asks for the page's picture, or for the one with the id `start`.
+  element.addEventListener("asked", ({ detail }) => {
+    detail.answer = tools?.then((begun) => begun.uploaded(detail.start));
+  });
+  // A reload does not lose the picture: the tab keeps it, in a part that may be mounted later than this.
+  const restore = () => {
+    const started = app.page.relay?.kept.started;
+    if (started) tools ??= load(started);
+  };
+  element.addEventListener("kept", restore);
+  restore();
+  place.dataset.ready = "";
+};
+
+// Tells the server of a file that is refused, and of a picture that is no longer there.
+export const restored = (app, { element, trigger }) => {
+  element.addEventListener("refused", ({ detail }) => trigger("select", detail));
+  element.addEventListener("removed", () => trigger("clear"));
+};
+
+// Keeps a setting of the picture to start from, as a text; `start/tools.js` shows and changes it.
+export const field = (app, { element, props, watch }) => {
+  const tell = () => element.dispatchEvent(new CustomEvent("start-field", { bubbles: true }));
+  element.addEventListener("asked", ({ detail }) => { detail.value = props.value ?? ""; });
+  element.addEventListener("given", ({ detail }) => {
+    props.value = detail;
+    tell();
+  });
+  watch("value", tell);
+};
+
+// Shows the prompt that was entered while pictures are drawn, and sends it when they are finished.
+export const waiting = (app, { element, trigger }) => {
+  const SENT_AFTER_MS = 100; // lets Gradio render the end of one request before the next one begins
+  const note = element.querySelector("[data-next]");
+  const { store } = app;
+  let due;
+  const send = () => {
+    const { next, running } = store.state;
+    if (!next || running) return;
+    store.dispatch("sent", { at: performance.now() });
+    trigger("select", next);
+  };
+  store.subscribe(({ next, running }, before) => {
+    if (next !== before.next) {
+      note.textContent = next && `${note.dataset.next} `;
+      if (next) note.append(make("bdi", {}, next));
+    }
+    clearTimeout(due);
+    if (next && !running) due = setTimeout(send, SENT_AFTER_MS);
+  });
+};
