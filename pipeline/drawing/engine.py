@@ -72,7 +72,7 @@ class Engine:
         self.evaluations = 0
         self.picture_evaluations = 0
         self._finisher = finisher
-        # What was decoded, by what the worker makes of it.
+        # Decoded pictures, by the future of what the worker makes of them.
         self._decoded: dict[Future[list[Picture | Job]], Final] = {}
         self.reset()
 

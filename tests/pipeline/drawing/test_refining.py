@@ -177,6 +177,7 @@ def test_a_failure_forgets_the_drawings_of_both(
 
     with monkeypatch.context() as patched:
         patched.setattr(pipe._refiner.run, "step", fail)
+        pipe.begin(drawing)
         with pytest.raises(RuntimeError, match="the device failed"):
             pipe._draw(drawing, None, None)
     assert not pipe.is_busy
