@@ -117,8 +117,8 @@ lint: $(VENV)/.installed-test tests/node/node_modules/.installed
 	$(VENV)/bin/pyright
 	$(VENV)/bin/python -m tools.statements
 	$(VENV)/bin/codespell
-	tests/node/node_modules/.bin/remark *.md benchmarks docs examples pipeline ui \
-	  --rc-path tests/node/.remarkrc.mjs --frail --quiet --no-stdout
+	$(VENV)/bin/node tests/node/node_modules/remark-cli/cli.js --rc-path tests/node/.remarkrc.mjs \
+	  --frail --quiet --no-stdout *.md benchmarks docs examples pipeline ui
 	$(VENV)/bin/node tests/node/node_modules/eslint/bin/eslint.js --config tests/node/eslint.config.js \
 	  ui tests/node
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
