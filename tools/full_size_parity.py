@@ -6,7 +6,7 @@
 
 Writes the checkpoint of `tools.full_size_checkpoint` if it is missing. Compares every network in
 float32 with torch's, each side in its own process, one network at a time. Runs `python -m pipeline`
-on the checkpoint, and records everything as JSON and Markdown in benchmarks/.
+on the checkpoint, and records everything as JSON in benchmarks/.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import subprocess
 import sys
 import time
@@ -29,19 +30,10 @@ from tools.original_layout import export
 
 BOUND = 1e-4
 COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
-FAMILIES = {
-    "sdxl": "SDXL base's exact configuration (3.469 B parameters)",
-    "ssd_1b": "SSD-1B's exact sizes (2.233 B parameters)",
-    "vega": "Segmind-Vega's exact sizes (1.647 B parameters)",
-    "koala_700m": "KOALA-700M's exact sizes (1.684 B parameters)",
-    "sd_1": "Stable Diffusion 1.5's exact configuration, safety checker included"
-    " (1.370 B parameters)",
-    "sd_2": "Stable Diffusion 2.1's exact configuration (1.290 B parameters)",
-}
+FAMILIES = ("sdxl", "ssd_1b", "vega", "koala_700m", "sd_1", "sd_2")
+PYTHON = ".venv-reference/bin/python"
 VARIANT = "fp16"  # the checkpoint's variant on disk; both sides compute in float32
 END_TO_END = ("--height", "256", "--width", "256", "--steps", "3", "--images", "1")
-LOADED = "loaded "
-GIB = 2**30
 VERSIONS = ("jax", "flax", "torch", "diffusers", "transformers")
 
 Arrays = dict[str, np.ndarray]
@@ -225,119 +217,21 @@ def compare(
 
 
 def end_to_end(folder: Path, file: Path | None, python: str, dtype: str) -> dict[str, Any]:
-    """Run `python -m pipeline` at 256x256; return each stage's time and the peak memory so far."""
-    model = str(file or folder)
-    command = [python, "-m", "pipeline", "a red star", "--model", model, "--verbose"]
-    command += [*END_TO_END, "--dtype", dtype, "--out", str(folder / f"pictures_{dtype}")]
+    """Run `python -m pipeline` at 256x256; return its time and its peak memory."""
+    command = [python, "-m", "pipeline", "a red star", "--model", str(file or folder), *END_TO_END]
+    command += ["--dtype", dtype, "--out", str(folder / f"pictures_{dtype}")]
     start = time.perf_counter()
-    stages = []
-    with subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            stage = line.rpartition("\r")[2].strip()
-            if " in " in stage and stage.endswith(" s"):
-                name, _, seconds = stage.rpartition(" in ")
-                stages.append(
-                    {"stage": name, "seconds": float(seconds[:-2]), **_so_far(process.pid)}
-                )
-            print(line, end="", file=sys.stderr)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"the end-to-end run failed with status {process.returncode}")
-    load_stages = [stage for stage in stages if stage["stage"].startswith(LOADED)]
+    process = subprocess.Popen(command, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the end-to-end run failed with status {status}")
     return {
         "arguments": [*command[3:4], *END_TO_END, "--dtype", dtype],
         "dtype": dtype,
         "seconds": time.perf_counter() - start,
         "cpu_seconds": usage.ru_utime + usage.ru_stime,
         "peak_bytes": usage.ru_maxrss * 1024,
-        "load_seconds": sum(stage["seconds"] for stage in load_stages),
-        "load_cpu_seconds": load_stages[-1]["cpu_seconds"],
-        "load_peak_bytes": max(stage["peak_bytes"] for stage in load_stages),
-        "stages": stages,
     }
-
-
-def _so_far(pid: int) -> dict[str, float]:
-    """Return a running process's peak resident memory and its processor time (Linux only)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ticks = int(fields[11]) + int(fields[12])  # user mode and kernel
-    return {
-        "peak_bytes": int(line.split()[1]) * 1024,
-        "cpu_seconds": ticks / os.sysconf("SC_CLK_TCK"),
-    }
-
-
-def report(record: dict[str, Any], file: Path) -> str:
-    """Format the record, which is in `file`, as Markdown."""
-    lines = [
-        "# Full size: agreement with torch, memory, load time",
-        "",
-        f"{FAMILIES[record['family']]} with random weights, float16 on disk"
-        + (
-            "; one file of the original layout holds all networks but a safety checker"
-            if record["single_file"]
-            else ""
-        )
-        + ". Made by"
-        f" `tools/full_size_parity.py`; all figures are in `{file.name}`.",
-        "",
-        f"{record['date']}; "
-        + ", ".join(f"{name} {number}" for name, number in record["versions"].items())
-        + ". Again, with"
-        + (" about 7 GB of disk and 24 GiB of memory:" if record["family"] == "sdxl" else ":"),
-        f"`{record['command']}`.",
-        "",
-        f"{record['machine']['cores']} CPU cores ({record['machine']['cpu']}),"
-        f" {record['machine']['memory_bytes'] / GIB:.0f} GiB of memory. The cores were shared with"
-        " other work: processor time says more than seconds.",
-        "",
-        "## Every network in float32",
-        "",
-        f"Largest difference over largest value; the bound is {BOUND:g}. Each side alone in its"
-        " process.",
-        "",
-        "| network | output | relative error | peak memory here | torch |",
-        "|---|---|---|---|---|",
-    ]
-    for component, figures in record["components"].items():
-        peaks = [f"{figures[side]['peak_bytes'] / GIB:.1f} GiB" for side in ("ours", "theirs")]
-        lines += [
-            f"| {component} | {output} | {error:.1e} | {peaks[0]} | {peaks[1]} |"
-            for output, error in figures["relative_error"].items()
-        ]
-    for run in record["end_to_end"]:
-        lines += _report_run(run)
-    return "\n".join(lines) + "\n"
-
-
-def _report_run(run: dict[str, Any]) -> list[str]:
-    return [
-        "",
-        f"## `python -m pipeline`, {run['dtype']}",
-        "",
-        f"`{' '.join(run['arguments'])}`: {run['seconds']:.0f} s in all. Loading took"
-        f" {run['load_seconds']:.0f} s ({run['load_cpu_seconds']:.0f} s of processor time, start of"
-        f" Python included) and at most {run['load_peak_bytes'] / GIB:.2f} GiB; the whole run at"
-        f" most {run['peak_bytes'] / GIB:.2f} GiB.",
-        "",
-        "| stage | seconds | processor seconds so far | peak memory so far |",
-        "|---|---|---|---|",
-        *(
-            f"| {stage['stage']} | {stage['seconds']:.1f} | {stage['cpu_seconds']:.0f}"
-            f" | {stage['peak_bytes'] / GIB:.2f} GiB |"
-            for stage in run["stages"]
-        ),
-    ]
 
 
 def _machine() -> dict[str, Any]:
@@ -349,26 +243,18 @@ def _machine() -> dict[str, Any]:
     return {"cores": os.cpu_count(), "cpu": cpu, "memory_bytes": memory}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("folder", type=Path, help="of the checkpoint; made if missing")
-    add("--family", choices=FAMILIES, default="sdxl")
-    add("--single-file", action="store_true", help="of the checkpoint's weights as one file")
-    add("--python", default=".venv/bin/python", help="the environment without torch")
-    add("--components", nargs="*", choices=COMPONENTS, help="all that there are by default")
-    add("--end-to-end", nargs="*", default=["float32"], choices=("float32", "bfloat16"))
-    for flag in ("--side", "--component", "--out"):  # for the processes that this one starts
-        add(flag, help=argparse.SUPPRESS)
-    return parser
-
-
 def main() -> None:
-    """Compare, run and record.
-
-    Figures of an earlier record stay unless they are measured again.
-    """
-    options = _parser().parse_args()
+    """Compare, run and record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="of the checkpoint; made if missing")
+    parser.add_argument("--family", choices=FAMILIES, default="sdxl")
+    parser.add_argument("--single-file", action="store_true", help="the weights as one file")
+    parser.add_argument("--python", default=".venv/bin/python", help="without torch")
+    parser.add_argument("--components", nargs="*", choices=COMPONENTS, help="all by default")
+    parser.add_argument("--end-to-end", nargs="*", default=["float32"], metavar="DTYPE")
+    for flag in ("--side", "--component", "--out"):  # for the processes that this one starts
+        parser.add_argument(flag, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     folder: Path = options.folder
     file = folder / "model.safetensors" if options.single_file else None
     if options.side:
@@ -379,39 +265,32 @@ def main() -> None:
         subprocess.run([*build, "--family", options.family], check=True)
     if file is not None and not file.is_file():
         export(folder, file)
-    suffix = "" if options.family == "sdxl" else f"_{options.family}"
-    name = f"full_size_parity{suffix}" + ("_single_file" if options.single_file else "")
-    record_file = Path(f"benchmarks/{name}.json")
-    earlier_record = json.loads(record_file.read_text()) if record_file.is_file() else {}
-    components: dict[str, Any] = earlier_record.get("components", {})
-    runs = {run["dtype"]: run for run in earlier_record.get("end_to_end", [])}
     pythons = {"theirs": sys.executable, "ours": options.python}
-    component_names = [name for name in COMPONENTS if (folder / name).is_dir()]
-    if options.single_file and "safety_checker" in component_names:
-        component_names.remove("safety_checker")  # single files have none
-    for component in component_names if options.components is None else options.components:
-        components[component] = compare(component, folder, file, pythons)
-        print(component, components[component], flush=True)
-    for dtype in options.end_to_end:
-        runs[dtype] = end_to_end(folder, file, options.python, dtype)
-    python = ".venv-reference/bin/python -m tools.full_size_parity"
+    names = options.components or [name for name in COMPONENTS if (folder / name).is_dir()]
+    if options.single_file and "safety_checker" in names:
+        names.remove("safety_checker")  # single files have none
     record = {
         "family": options.family,
         "single_file": options.single_file,
-        "command": f"{python} runs/full_size{suffix}"
-        + (f" --family {options.family}" if suffix else "")
-        + (" --single-file" if options.single_file else "")
-        + ("" if options.components is None else f" --components {' '.join(options.components)}")
-        + ("" if options.end_to_end else " --end-to-end"),
+        "command": shlex.join([PYTHON, "-m", "tools.full_size_parity", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in VERSIONS},
         "machine": _machine(),
-        "components": {name: components[name] for name in COMPONENTS if name in components},
-        "end_to_end": list(runs.values()),
+        "components": {name: compare(name, folder, file, pythons) for name in names},
+        "end_to_end": [
+            end_to_end(folder, file, options.python, dtype) for dtype in options.end_to_end
+        ],
     }
-    record_file.write_text(json.dumps(record, indent=1) + "\n")
-    record_file.with_suffix(".md").write_text(report(record, record_file))
-    errors = [e for figures in components.values() for e in figures["relative_error"].values()]
+    suffix = "" if options.family == "sdxl" else f"_{options.family}"
+    suffix += "_single_file" if options.single_file else ""
+    Path(f"benchmarks/full_size_parity{suffix}.json").write_text(
+        json.dumps(record, indent=1) + "\n"
+    )
+    errors = [
+        error
+        for figures in record["components"].values()
+        for error in figures["relative_error"].values()
+    ]
     if max(errors) > BOUND:
         raise SystemExit(f"an error of {max(errors):.1e} is above the bound of {BOUND:g}")
 

@@ -20,6 +20,7 @@ from diffusers import (
     DDIMScheduler,
     EulerDiscreteScheduler,
     PNDMScheduler,
+    SchedulerMixin,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
 )
@@ -34,13 +35,15 @@ from pipeline.text.tokenizer import Tokenizers
 from tests.reference.drawing import NASTY_PROMPTS, draw_text
 from tests.reference.samples import check_sample
 from tools import torch_reference
-from tools.full_size_checkpoint import FullSize, write_checkpoint
+from tools.full_size_checkpoint import make_network, write_checkpoint
 from tools.original_layout import export
+from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files
 from tools.tiny_checkpoints import SDXL_SCHEDULE, Pipeline, unet, vae
 from tools.vocabulary import END, START, WORD_END, byte_symbols, write_tokenizer
 
 SIDE = 128  # pixels; at the UNet's deepest level, a group of two channels has eight values
 IMAGES = 2
+NOT_DRAWN = {"safety_checker", "feature_extractor", "requires_safety_checker"}
 LAST_NORM = "up_blocks.3.attentions.2.transformer_blocks.0.norm1.bias"
 PNDM = PNDMScheduler(**SDXL_SCHEDULE, skip_prk_steps=True, steps_offset=1)
 
@@ -66,8 +69,8 @@ class Kind:
     wants_ema: bool = False
 
 
-def text(rng: np.random.Generator, width: int, act: str, projection_dim: int) -> CLIPTextConfig:
-    return CLIPTextConfig(
+def text(rng: np.random.Generator, width: int, act: str, projection_dim: int) -> dict[str, Any]:
+    config = CLIPTextConfig(
         hidden_size=width,
         intermediate_size=width * int(rng.integers(2, 5)),
         num_hidden_layers=int(rng.integers(2, 5)),
@@ -76,6 +79,7 @@ def text(rng: np.random.Generator, width: int, act: str, projection_dim: int) ->
         projection_dim=projection_dim,
         eos_token_id=2,
     )
+    return config.to_dict()
 
 
 def channels(rng: np.random.Generator, count: int) -> list[int]:
@@ -88,14 +92,26 @@ def draw_vae(rng: np.random.Generator, scaling_factor: float) -> dict[str, Any]:
     return vae(wide, layers_per_block=layers, sample_size=SIDE, scaling_factor=scaling_factor)
 
 
-def draw_sd_1(rng: np.random.Generator) -> FullSize:
+def files_of(
+    published: Files, scheduler: SchedulerMixin, networks: dict[str, dict[str, Any]]
+) -> Files:
+    """Return the files of a published checkpoint with other networks and another scheduler."""
+    files = {name: values for name, values in published.items() if name.startswith("tokenizer")}
+    index = published["model_index.json"] | {"scheduler": ["diffusers", type(scheduler).__name__]}
+    files["model_index.json"] = {name: index[name] for name in index.keys() - NOT_DRAWN}
+    files["scheduler/scheduler_config.json"] = json.loads(scheduler.to_json_string())
+    for name, config in networks.items():
+        if not name.startswith("text_encoder"):
+            config = json.loads(make_network(name, config).to_json_string())
+        files[f"{name}/config.json"] = config
+    return files
+
+
+def draw_sd_1(rng: np.random.Generator) -> Files:
     width = 64 * int(rng.integers(1, 4))
-    return FullSize(
-        title="Stable Diffusion 1",
-        parameters=0,
-        text_encoder=text(rng, width, "quick_gelu", width),
-        text_encoder_2=None,
-        unet=unet(
+    networks = {
+        "text_encoder": text(rng, width, "quick_gelu", width),
+        "unet": unet(
             channels(rng, 4),
             "xxx-",
             addition_embed_type=None,
@@ -105,19 +121,16 @@ def draw_sd_1(rng: np.random.Generator) -> FullSize:
             attention_head_dim=8,
             sample_size=64,
         ),
-        vae=draw_vae(rng, 0.18215),
-        scheduler=PNDM,
-    )
+        "vae": draw_vae(rng, 0.18215),
+    }
+    return files_of(SD_1, PNDM, networks)
 
 
-def draw_sd_2(rng: np.random.Generator, prediction_type: str) -> FullSize:
+def draw_sd_2(rng: np.random.Generator, prediction_type: str) -> Files:
     wide = channels(rng, 4)
-    return FullSize(
-        title="Stable Diffusion 2",
-        parameters=0,
-        text_encoder=text(rng, 1024, "gelu", 512),
-        text_encoder_2=None,
-        unet=unet(
+    networks = {
+        "text_encoder": text(rng, 1024, "gelu", 512),
+        "unet": unet(
             wide,
             "xxx-",
             addition_embed_type=None,
@@ -126,25 +139,24 @@ def draw_sd_2(rng: np.random.Generator, prediction_type: str) -> FullSize:
             attention_head_dim=[width // 64 for width in wide],
             sample_size=96,
         ),
-        vae=draw_vae(rng, 0.18215),
-        scheduler=DDIMScheduler(
-            **SDXL_SCHEDULE,
-            prediction_type=prediction_type,
-            set_alpha_to_one=False,
-            clip_sample=False,
-            steps_offset=1,
-        ),
+        "vae": draw_vae(rng, 0.18215),
+    }
+    scheduler = DDIMScheduler(
+        **SDXL_SCHEDULE,
+        prediction_type=prediction_type,
+        set_alpha_to_one=False,
+        clip_sample=False,
+        steps_offset=1,
     )
+    return files_of(SD_2, scheduler, networks)
 
 
-def draw_sdxl(rng: np.random.Generator, unet_options: dict[str, Any], **schedule: Any) -> FullSize:
+def draw_sdxl(rng: np.random.Generator, unet_options: dict[str, Any], **schedule: Any) -> Files:
     wide, widths, projected = channels(rng, 3), [128, 192], 64 * int(rng.integers(1, 4))
-    return FullSize(
-        title="SDXL",
-        parameters=0,
-        text_encoder=text(rng, widths[0], "quick_gelu", widths[0]),
-        text_encoder_2=text(rng, widths[1], "gelu", projected),
-        unet=unet(
+    networks = {
+        "text_encoder": text(rng, widths[0], "quick_gelu", widths[0]),
+        "text_encoder_2": text(rng, widths[1], "gelu", projected),
+        "unet": unet(
             wide,
             "-xx",
             attention_head_dim=[width // 64 for width in wide],
@@ -154,11 +166,12 @@ def draw_sdxl(rng: np.random.Generator, unet_options: dict[str, Any], **schedule
             sample_size=128,
             **unet_options,
         ),
-        vae=draw_vae(rng, 0.13025),
-        scheduler=EulerDiscreteScheduler(
-            **SDXL_SCHEDULE, timestep_spacing="leading", steps_offset=1, **schedule
-        ),
+        "vae": draw_vae(rng, 0.13025),
+    }
+    scheduler = EulerDiscreteScheduler(
+        **SDXL_SCHEDULE, timestep_spacing="leading", steps_offset=1, **schedule
     )
+    return files_of(SDXL_BASE, scheduler, networks)
 
 
 # Fewer transformer layers than SDXL base, and other numbers of them in one block.
@@ -254,15 +267,16 @@ def drawn(
     print(f"--seed {seed}: {made}")
     folder = tmp_path_factory.mktemp("checkpoint")
     write_checkpoint(made, folder, int(rng.integers(2**31)))
-    is_open_clip = made.text_encoder.hidden_act == "gelu"
+    is_open_clip = made["text_encoder/config.json"]["hidden_act"] == "gelu"
+    is_xl = "text_encoder_2/config.json" in made
     write_clip_tokenizer(folder / "tokenizer", "!" if is_open_clip else END)
-    if made.text_encoder_2 is not None:
+    if is_xl:
         write_clip_tokenizer(folder / "tokenizer_2", "!")
     if kind.spread is not None:
         scale_last_norm(folder, kind.spread)
     file = folder / "model.safetensors"
     export(folder, file, dtype=kind.dtype, extra_keys=kind.extra_keys, ema=kind.has_ema)
-    yield Drawn(kind, file, load(folder, file, kind, is_xl=made.text_encoder_2 is not None), rng)
+    yield Drawn(kind, file, load(folder, file, kind, is_xl=is_xl), rng)
     jax.clear_caches()
 
 
