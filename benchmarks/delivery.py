@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ SHOWN = """() => [...document.querySelectorAll("#gallery img")].map(
 class Finished(StandIn):
     """A stand-in that returns its pictures immediately, and prints the time when it does."""
 
-    height = width = SIDE
+    facts = replace(StandIn.facts, height=SIDE, width=SIDE)
 
     def __init__(self) -> None:
         super().__init__(step_s=0, images_per_request=4, num_inference_steps=1)
@@ -95,12 +96,13 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
     """
     from playwright.sync_api import expect
 
-    from tools.page_states import launched
+    from tools.page_states import WITHIN_MS, launched
 
     timings: list[dict[str, float]] = []
     resources: list[dict[str, Any]] = []
     with launched() as browser:
         page = browser.new_page()
+        page.set_default_timeout(WITHIN_MS)
         page.goto(instance.url)
         page.locator("html[data-sdxl]").wait_for()
         for number in range(requests):
@@ -108,7 +110,7 @@ def report(instance: Instance, requests: int) -> dict[str, Any]:
             page.locator("#prompt textarea").fill(f"picture {number}")
             page.keyboard.press("Enter")
             caption = page.locator("#gallery .caption-label").last
-            expect(caption).to_contain_text(f"picture {number}", timeout=30_000)
+            expect(caption).to_contain_text(f"picture {number}", timeout=WITHIN_MS)
             page.wait_for_function(
                 "[...document.querySelectorAll('#gallery img')].every((image) => image.complete)"
             )
