@@ -11,7 +11,7 @@ import pickle
 import platform
 import re
 import stat
-import threading
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -343,10 +343,12 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = file.with_name(f"{file.name}.{os.getpid()}_{threading.get_ident()}")
-    try:
-        part.write_bytes(content)
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    """Write a file whole or not at all; no other user may read it."""
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.", delete=False) as part:
+        try:
+            part.write(content)
+            part.close()
+            Path(part.name).replace(file)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
