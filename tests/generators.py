@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.facts import Facts
+from serving.generator import (
+    Done,
+    Error,
+    Event,
+    Request,
+)
 from serving.generators.client import Client
 from serving.generators.local import LocalDrawer
 from serving.generators.remote import RemoteDrawer
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
+from tests.fake_pipeline import FakePipeline
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -40,3 +49,60 @@ def drawer_of(generator: RequestLifecycle) -> Any:
 def change_facts(generator: RequestLifecycle, **changes: Any) -> None:
     """Change the facts about the model of a local generator."""
     drawer_of(generator)._facts = replace(generator.facts, **changes)
+
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+
+
+def request(prompt: str | tuple[str, ...] = "a red star", **others: Any) -> Request:
+    values = {"negative_prompt": None, "guidance_scale": 5.0, "num_inference_steps": 4, "seed": 7}
+    return Request(prompt, **values | others)
+
+
+def run(
+    test: Callable[[RequestLifecycle, FakePipeline], Awaitable[T]],
+    *,
+    held: bool = False,
+    **limits: Any,
+) -> T:
+    """Run a test with a generator of its own, and close the generator."""
+    pipe = FakePipeline(held=held)
+
+    async def whole() -> T:
+        generator = local_generator(pipe.as_pipeline(), Limits(**limits), Observer())
+        async with closing(generator, pipe):
+            return await test(generator, pipe)
+
+    return asyncio.run(whole())
+
+
+@asynccontextmanager
+async def closing(generator: RequestLifecycle, pipe: FakePipeline) -> AsyncIterator[None]:
+    """Close a generator at the end of this context, which may take `PATIENCE_S`."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+    finally:
+        pipe.let_all()
+        await generator.close(PATIENCE_S)
+
+
+async def follow(generator: RequestLifecycle, request_id: str) -> list[Event]:
+    return [event async for event in generator.events(request_id)]
+
+
+async def draw(generator: RequestLifecycle, wanted: Request) -> list[Event]:
+    await generator.submit(wanted)
+    return await follow(generator, wanted.id)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def ending(events: list[Event]) -> Event:
+    assert [isinstance(event, Done | Error) for event in events].count(True) == 1
+    return events[-1]

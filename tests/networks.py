@@ -1,12 +1,21 @@
 """Small networks, and their configurations."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
 
+from pipeline.checkpoints import weights
+from pipeline.checkpoints.tensors import open_tensors
 from pipeline.checkpoints.weights import shape_rngs
+from pipeline.families import read_config
+from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import TextEncoderConfig
+from pipeline.models.unet import UNet
 from pipeline.models.vae import VAE
 from pipeline.models.vae_config import VAEConfig
 from tests.checkpoints import random_module
@@ -46,3 +55,32 @@ VAE_CONFIG = VAEConfig(
 @cache
 def vae(config: VAEConfig) -> VAE:
     return random_module(lambda: VAE(config, dtype=jnp.float32, rngs=shape_rngs()))
+
+
+MODULES: dict[str, Callable[..., nnx.Module]] = {
+    "text_encoder": CLIPTextEncoder,
+    "text_encoder_2": CLIPTextEncoder,
+    "unet": UNet,
+    "vae": VAE,
+}
+
+
+def find(
+    checkpoint: Path, component: str, dtype: DTypeLike = jnp.float32
+) -> weights.PendingWeights[nnx.Module]:
+    config = read_config(checkpoint).networks[component]
+    make = partial(MODULES[component], config, dtype=dtype, rngs=weights.shape_rngs())
+    return weights.match_weights(
+        nnx.eval_shape(make), partial(open_tensors, checkpoint / component)
+    )
+
+
+def load_weights(checkpoint: Path, component: str) -> nnx.Module:
+    return find(checkpoint, component).load(jnp.asarray)
+
+
+def same_weights(one: nnx.Module, other: nnx.Module) -> bool:
+    ours, theirs = weights.to_checkpoint(one), weights.to_checkpoint(other)
+    return ours.keys() == theirs.keys() and all(
+        np.array_equal(tensor, theirs[name]) for name, tensor in ours.items()
+    )

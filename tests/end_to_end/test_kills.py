@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.processes import Instance, is_ready
 from serving.generators import backends
+from tests.calls import Background, generate, metric
 from tests.checkpoints import EXECUTABLES, SMALLEST, make_model
+from tests.fleets import front_of, pictures
 from tests.halted import SAYS
-from tests.serving.generators.test_remote import front_of, pictures
-from tests.serving.http.test_app import Background, generate, metric
 from tests.web import start, wait_until
 
 pytestmark = pytest.mark.slow  # starts the program again and again

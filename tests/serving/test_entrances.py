@@ -26,12 +26,11 @@ from serving.http.a1111 import bodies
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
+from tests.calls import generate, post
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, SMALLEST
 from tests.generators import local_generator
-from tests.pipeline.images.test_opening import saved
-from tests.serving.http.test_app import generate, post
-from tests.ui.page.test_generation import SENDER
-from tests.ui.test_start import uploaded
+from tests.pages import SENDER, uploaded
+from tests.pictures import saved
 from tests.web import Site, serve
 from tools.adapter_files import draw_adapter, write_adapter
 from ui.form.fields import Fields

@@ -27,10 +27,9 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests import screens
+from tests.calls import Event, call, generate
 from tests.checkpoints import EXECUTABLES, SMALLEST, CompilationCount
 from tests.generators import drawer_of, local_generator, remote_generator
-from tests.serving.http.test_app import Event, generate
-from tests.serving.http.test_mcp import call
 from tests.web import Site, serve, wait_until
 from ui.page.generation import Drawing
 from ui.samples.model_kind import Kind

@@ -12,7 +12,7 @@ import pytest
 from pipeline.families import read_config
 from pipeline.models.vae import VAE
 from tests.checkpoints import SMALLEST, copy_checkpoint
-from tests.pipeline.checkpoints.test_weights import load, same_weights
+from tests.networks import load_weights, same_weights
 from tools.agreement import load_module, vae_decoded, vae_moments
 from tools.trainer import export
 from tools.trainer.export import write_weights
@@ -105,15 +105,15 @@ def test_weights_in_shards_load_like_those_in_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = copy_checkpoint(tmp_path)
-    unet = load(checkpoint, "unet")
+    unet = load_weights(checkpoint, "unet")
     write_weights(checkpoint, "unet", unet)
-    whole = load(checkpoint, "unet")
+    whole = load_weights(checkpoint, "unet")
     monkeypatch.setattr(export, "MAX_SHARD_BYTES", 50_000)
     write_weights(checkpoint, "unet", unet)
     shards = sorted((checkpoint / "unet").glob("*.safetensors"))
     assert len(shards) > 3
     assert all(file.name.endswith(f"of-{len(shards):05}.safetensors") for file in shards)
-    assert same_weights(load(checkpoint, "unet"), whole)
+    assert same_weights(load_weights(checkpoint, "unet"), whole)
     index = json.loads(
         (checkpoint / f"unet/{export.STEMS['unet']}.safetensors.index.json").read_text()
     )

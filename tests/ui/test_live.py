@@ -14,9 +14,8 @@ from pipeline.facts import LoraFacts
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from tests.generators import local_generator
-from tests.serving.generators.test_local import closing, until
-from tests.ui.form.test_settings import MODEL
+from tests.generators import closing, local_generator, until
+from tests.models import MODEL
 from ui import live
 
 Test = Callable[[FastAPI, FakePipeline], Awaitable[None]]

@@ -9,7 +9,7 @@ from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from serving.messages import Code
-from tests.serving.generators.test_remote import MODEL
+from tests.fleets import MODEL
 from ui import i18n, looks
 from ui.form import link, requests, settings
 from ui.form.fields import Fields, Visitor

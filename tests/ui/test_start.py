@@ -14,7 +14,7 @@ from pipeline.images.metadata import Settings
 from pipeline.request import STRENGTH
 from serving.generator import Error, ErrorKind, Request, RequestError
 from serving.messages import Code, Message
-from tests.ui.page.test_generation import MODEL, SENDER, VALUES, StandIn, all_of, call_with
+from tests.pages import MODEL, SENDER, VALUES, StandIn, all_of, call_with, uploaded
 from ui import i18n, start
 from ui.form import link, settings
 from ui.form.fields import Fields
@@ -40,16 +40,6 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Set a new folder for uploads."""
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     return tmp_path
-
-
-def uploaded(folder: Path, name: str, image: Image.Image) -> dict[str, str]:
-    """Upload a picture; return its file as the browser names it."""
-    file = BytesIO()
-    image.save(file, "PNG")
-    path = folder / f"hash of {name}" / f"{name}.png"
-    path.parent.mkdir()
-    path.write_bytes(file.getvalue())
-    return {"path": str(path)}
 
 
 def sent(folder: Path, *, masked: bool = False, width: int = 384) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Every tensor matches a parameter and vice versa, or loading fails with the tensor's name."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -9,48 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.typing import DTypeLike
 from safetensors.numpy import load_file, save_file
 
 from pipeline.checkpoints import weights
-from pipeline.checkpoints.tensors import open_tensors
 from pipeline.errors import CheckpointError
-from pipeline.families import read_config
-from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.unet import UNet
-from pipeline.models.vae import VAE
 from tests.checkpoints import PLAIN, SMALLEST, copy_checkpoint
+from tests.networks import find, load_weights, same_weights
 
 Tensors = dict[str, np.ndarray]
 PREFIX = "text_model."
 EXTRA = {"encoder.extra.weight": np.zeros(3, np.float32)}
-MODULES: dict[str, Callable[..., nnx.Module]] = {
-    "text_encoder": CLIPTextEncoder,
-    "text_encoder_2": CLIPTextEncoder,
-    "unet": UNet,
-    "vae": VAE,
-}
-
-
-def find(
-    checkpoint: Path, component: str, dtype: DTypeLike = jnp.float32
-) -> weights.PendingWeights[nnx.Module]:
-    config = read_config(checkpoint).networks[component]
-    make = partial(MODULES[component], config, dtype=dtype, rngs=weights.shape_rngs())
-    return weights.match_weights(
-        nnx.eval_shape(make), partial(open_tensors, checkpoint / component)
-    )
-
-
-def load(checkpoint: Path, component: str) -> nnx.Module:
-    return find(checkpoint, component).load(jnp.asarray)
-
-
-def same_weights(one: nnx.Module, other: nnx.Module) -> bool:
-    ours, theirs = weights.to_checkpoint(one), weights.to_checkpoint(other)
-    return ours.keys() == theirs.keys() and all(
-        np.array_equal(tensor, theirs[name]) for name, tensor in ours.items()
-    )
 
 
 def tensor_file(folder: Path) -> Path:
@@ -71,13 +38,13 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("component", ["text_encoder", "text_encoder_2", "unet", "vae"])
 def test_round_trip(tmp_path: Path, component: str) -> None:
-    module = load(SMALLEST, component)
+    module = load_weights(SMALLEST, component)
     checkpoint = copy_checkpoint(tmp_path)
     for file in (checkpoint / component).glob("*.safetensors*"):
         file.unlink()
     tensors = weights.to_checkpoint(module)
     save_file(tensors, checkpoint / component / "model.safetensors")
-    assert same_weights(load(checkpoint, component), module)
+    assert same_weights(load_weights(checkpoint, component), module)
     assert any(np.std(tensor) > 0 for tensor in tensors.values())
 
 
@@ -86,7 +53,7 @@ def test_half_precision_file_to_float32(component: str) -> None:
     stored = load_file(tensor_file(PLAIN / component))
     stored.pop(f"{PREFIX}embeddings.position_ids", None)
     assert {tensor.dtype for tensor in stored.values()} == {np.dtype(np.float16)}
-    loaded = weights.to_checkpoint(load(PLAIN, component))
+    loaded = weights.to_checkpoint(load_weights(PLAIN, component))
     assert {tensor.dtype for tensor in loaded.values()} == {np.dtype(np.float32)}
     for name, tensor in stored.items():
         np.testing.assert_array_equal(loaded[name.removeprefix(PREFIX)], tensor)
@@ -106,29 +73,29 @@ def test_cast_to_bfloat16_and_progress() -> None:
 
 def test_published_text_encoder_names(checkpoint: Path) -> None:
     """Published text encoders load in spite of a name prefix and a buffer that is no weight."""
-    module = load(checkpoint, "text_encoder")
+    module = load_weights(checkpoint, "text_encoder")
 
     def old(tensors: Tensors) -> Tensors:
         tensors = {PREFIX + name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
         return {**tensors, f"{PREFIX}embeddings.position_ids": np.arange(77)[None]}
 
     change_tensors(checkpoint / "text_encoder", old)
-    assert same_weights(load(checkpoint, "text_encoder"), module)
+    assert same_weights(load_weights(checkpoint, "text_encoder"), module)
 
 
 def test_new_text_encoder_names(checkpoint: Path) -> None:
-    module = load(checkpoint, "text_encoder_2")
+    module = load_weights(checkpoint, "text_encoder_2")
 
     def new(tensors: Tensors) -> Tensors:
         tensors = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
         return {**tensors, "embeddings.position_ids": np.arange(77)[None]}
 
     change_tensors(checkpoint / "text_encoder_2", new)
-    assert same_weights(load(checkpoint, "text_encoder_2"), module)
+    assert same_weights(load_weights(checkpoint, "text_encoder_2"), module)
 
 
 def test_old_vae_attention_names(checkpoint: Path) -> None:
-    module = load(checkpoint, "vae")
+    module = load_weights(checkpoint, "vae")
     spelling = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
     def old(tensors: Tensors) -> Tensors:
@@ -141,7 +108,7 @@ def test_old_vae_attention_names(checkpoint: Path) -> None:
         return renamed
 
     change_tensors(checkpoint / "vae", old)
-    assert same_weights(load(checkpoint, "vae"), module)
+    assert same_weights(load_weights(checkpoint, "vae"), module)
 
 
 def test_tensors_that_the_config_rules_out_are_unknown(checkpoint: Path) -> None:
@@ -149,7 +116,7 @@ def test_tensors_that_the_config_rules_out_are_unknown(checkpoint: Path) -> None
     added = {"text_projection.weight": np.zeros((16, 16), np.float16)}
     change_tensors(checkpoint / "text_encoder", lambda tensors: {**tensors, **added})
     with pytest.raises(CheckpointError, match=r"unknown tensor text_projection\.weight"):
-        load(checkpoint, "text_encoder")
+        load_weights(checkpoint, "text_encoder")
 
 
 def test_every_tensor_is_needed(checkpoint: Path) -> None:
@@ -158,7 +125,7 @@ def test_every_tensor_is_needed(checkpoint: Path) -> None:
     for name in tensors.keys() - {f"{PREFIX}embeddings.position_ids"}:
         change_tensors(folder, lambda _, name=name: {k: t for k, t in tensors.items() if k != name})
         with pytest.raises(CheckpointError) as caught:
-            load(checkpoint, "text_encoder_2")
+            load_weights(checkpoint, "text_encoder_2")
         missing = name.removeprefix(PREFIX)
         assert f"text_encoder_2: the tensor {missing} is missing" in str(caught.value)
 
@@ -168,7 +135,7 @@ def test_the_same_tensor_under_two_names(checkpoint: Path) -> None:
     old = "encoder.mid_block.attentions.0.query.weight"
     change_tensors(checkpoint / "vae", lambda tensors: {**tensors, old: tensors[name]})
     with pytest.raises(CheckpointError, match="name the same tensor") as caught:
-        load(checkpoint, "vae")
+        load_weights(checkpoint, "vae")
     assert name in str(caught.value)
     assert old in str(caught.value)
 
@@ -185,7 +152,7 @@ def test_wrong_shape(checkpoint: Path, name: str, right: list[int]) -> None:
     change = {name: np.zeros(wrong, np.float16)}
     change_tensors(checkpoint / "vae", lambda tensors: {**tensors, **change})
     with pytest.raises(CheckpointError) as caught:
-        load(checkpoint, "vae")
+        load_weights(checkpoint, "vae")
     assert f"{name} has shape {wrong}; expected {right} from" in str(caught.value)
 
 
@@ -197,7 +164,7 @@ def test_axes_are_not_guessed(checkpoint: Path) -> None:
         lambda tensors: {**tensors, name: np.ascontiguousarray(tensors[name].swapaxes(0, 1))},
     )
     with pytest.raises(CheckpointError, match=r"conv_in\.weight has shape \[3, 8, 3, 3\]"):
-        load(checkpoint, "vae")
+        load_weights(checkpoint, "vae")
 
 
 def test_an_unknown_tensor_is_refused_before_anything_is_loaded(checkpoint: Path) -> None:

@@ -23,6 +23,7 @@ from PIL import ExifTags, Image, PngImagePlugin
 from pipeline import metadata
 from pipeline.errors import MetadataError, PictureError, TooLargeError
 from pipeline.images.metadata import Settings, read, to_text
+from tests.pictures import Entry, directory, jpeg, png, webp
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = Settings(
@@ -46,61 +47,9 @@ EXIF_DIRECTORY, USER_COMMENT = 0x8769, 0x9286
 # --- files, byte by byte ---
 
 
-def png(
-    *chunks: tuple[bytes, bytes], size: tuple[int, int] = (8, 8), colour_type: int = 2
-) -> bytes:
-    header = struct.pack(">IIBBBBB", *size, 8, colour_type, 0, 0, 0)
-    pixels = zlib.compress(bytes(8 * 25))
-    parts = [(b"IHDR", header), *chunks, (b"IDAT", pixels), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
-
-
-def jpeg(*segments: tuple[int, bytes], size: tuple[int, int] = (8, 8)) -> bytes:
-    frame = struct.pack(">BHHB", 8, size[1], size[0], 1) + b"\1\x11\0"
-    parts = [*segments, (0xC0, frame), (0xDA, b"\1\1\0\0\x3f\0")]
-    return b"\xff\xd8" + b"".join(
-        struct.pack(">BBH", 0xFF, kind, 2 + len(data)) + data for kind, data in parts
-    )
-
-
 def exif_segments(exif: bytes) -> list[tuple[int, bytes]]:
     """Split Exif data into as many JPEG segments as it needs; readers join them."""
     return [(0xE1, b"Exif\0\0" + exif[i : i + 65_000]) for i in range(0, len(exif), 65_000)]
-
-
-def webp(
-    *chunks: tuple[bytes, bytes], size: tuple[int, int] = (8, 8), has_pixels: bool = True
-) -> bytes:
-    canvas = b"".join((side - 1).to_bytes(3, "little") for side in size)
-    parts = [(b"VP8X", b"\x08\0\0\0" + canvas), *[(b"VP8L", PIXELS)][:has_pixels], *chunks]
-    body = b"WEBP" + b"".join(
-        kind + struct.pack("<I", len(data)) + data + bytes(len(data) % 2) for kind, data in parts
-    )
-    return b"RIFF" + struct.pack("<I", len(body)) + body
-
-
-def webp_pixels() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "WEBP", lossless=True)
-    length = int.from_bytes(file.getvalue()[16:20], "little")
-    return file.getvalue()[20 : 20 + length]
-
-
-PIXELS = webp_pixels()
-
-
-Entry = tuple[int, int, int, int]  # tag, type, count, offset
-
-
-def directory(order: str, entries: list[Entry]) -> bytes:
-    return (
-        struct.pack(f"{order}H", len(entries))
-        + b"".join(struct.pack(f"{order}HHII", *entry) for entry in entries)
-        + bytes(4)
-    )
 
 
 def tiff(order: str, main: list[Entry], inner: list[Entry], rest: bytes = b"") -> bytes:

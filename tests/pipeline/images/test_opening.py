@@ -7,10 +7,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,25 +19,23 @@ from PIL import ExifTags, Image, ImageCms, PngImagePlugin
 from pipeline.errors import InputError
 from pipeline.images import opening
 from pipeline.images.opening import open_picture
-from tests.pipeline.images.test_image_text import directory, jpeg, png, webp
+from tests.pictures import (
+    HOSTILE,
+    KINDS,
+    WHOLE,
+    _profile,
+    directory,
+    png,
+    progressive,
+    saved,
+    smooth,
+    webp,
+)
 
 ROOT = Path(__file__).parents[3]
 REFUSED_WITHIN = 1.0  # seconds of its thread: other tests leave threads that work meanwhile
 MOST_EXTRA = 256 * 2**20  # bytes beyond the file's own
 RNG = np.random.default_rng(0)
-KINDS = ("PNG", "JPEG", "WEBP")
-
-
-def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def smooth(width: int = 48, height: int = 32) -> Image.Image:
-    """Return a picture whose corners differ, and that survives compression."""
-    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
-    return Image.fromarray(np.round(255 * np.stack([x, y, 1 - x], axis=-1)).astype(np.uint8))
 
 
 def difference(found: Image.Image, right: Image.Image) -> int:
@@ -58,75 +54,6 @@ def exif_bomb() -> bytes:
     entries = [(0x9000 + i, 7, 4_000_000, 0) for i in range(2000)]
     data = block + directory("<", entries) + bytes(4_000_000)
     return saved(smooth(), "WEBP", exif=b"Exif\0\0" + data)
-
-
-def scan_bomb() -> bytes:
-    file = saved(smooth(200, 200), "JPEG", progressive=True)
-    last = file.rindex(b"\xff\xda")
-    return file[:-2] + file[last:-2] * 10_000 + file[-2:]
-
-
-def progressive(scans: int, side: int) -> bytes:
-    """Return a file of few bytes whose decoder passes over all pixels for each of its scans."""
-    tables = [(0xDB, bytes([0, *[1] * 64])), *[(0xC4, bytes([at, 1, *[0] * 16])) for at in (0, 16)]]
-    head, _ = jpeg(*tables, size=(side, side)).split(b"\xff\xda")
-    scan = b"\xff\xda" + struct.pack(">H", 8) + b"\1\1\0\0\0\0" + bytes((side // 8) ** 2 // 8)
-    return head.replace(b"\xff\xc0", b"\xff\xc2") + scans * scan + b"\xff\xd9"
-
-
-def many_chunks() -> bytes:
-    return png(*[(b"IDAT", b"")] * 100_000)
-
-
-def without_palette() -> bytes:
-    """Return a picture with a palette, cut out of its file."""
-    whole = saved(smooth().convert("P"))
-    start = whole.index(b"PLTE") - 4
-    end = start + 12 + int.from_bytes(whole[start : start + 4], "big")
-    return whole[:start] + whole[end:]
-
-
-def animation(kind: str) -> bytes:
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
-    return saved(frames[0], kind, save_all=True, append_images=frames[1:])
-
-
-SVG = b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9"/></svg>'
-HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
-    "bomb.png": (lambda: png(size=(60_000, 60_000)), "3600000000 pixels. exceeds limit"),
-    "bomb.jpg": (lambda: jpeg(size=(65_000, 65_000)), "4225000000 pixels. exceeds limit"),
-    "bomb.webp": (lambda: webp(size=(16_000, 16_000)), "it is damaged"),
-    "large.webp": (
-        lambda: saved(Image.new("RGB", (6000, 6000)), "WEBP", lossless=True, quality=0, method=0),
-        "6000x6000 is more than 33554432 pixels",
-    ),
-    "large.png": (lambda: png(size=(6000, 6000)), "6000x6000 is more than 33554432 pixels"),
-    "thin.png": (lambda: png(size=(33_000_000, 1)), "it is 33000000x1; expected sides of at most"),
-    "high.png": (lambda: png(size=(1, 16_384)), "it is 1x16384; expected sides of at most 16383"),
-    "thin.jpg": (lambda: jpeg(size=(65_000, 8)), "it is 65000x8; expected sides of at most 16383"),
-    "zero.png": (lambda: png(size=(0, 8)), "it is damaged"),
-    "zero.jpg": (lambda: jpeg(size=(8, 0)), "it is damaged"),
-    "no palette.png": (without_palette, "it has no palette"),
-    "empty": (lambda: b"", "not a PNG, JPEG or WebP file"),
-    "picture.svg": (lambda: SVG, "not a PNG, JPEG or WebP file"),
-    "picture.gif": (lambda: saved(smooth(), "GIF"), "not a PNG, JPEG or WebP file"),
-    "picture.tiff": (lambda: saved(smooth(), "TIFF"), "not a PNG, JPEG or WebP file"),
-    "script.html": (lambda: b"<script>alert(1)</script>", "not a PNG, JPEG or WebP file"),
-    "100 MB": (lambda: bytes(100_000_000), "larger than 67108864 bytes"),
-    "100 MB of PNG": (lambda: png() + bytes(100_000_000), "larger than 67108864 bytes"),
-    "animated.png": (lambda: animation("PNG"), "it is animated"),
-    "animated.webp": (lambda: animation("WEBP"), "it is animated"),
-    "scans.jpg": (scan_bomb, "[0-9]{5} scans; expected at most 100 for 200x200 pixels"),
-    "large scans.jpg": (
-        lambda: progressive(99, 8184),
-        "99 scans; expected at most 10 for 8184x8184 pixels",
-    ),
-    "chunks.png": (many_chunks, "more than 10000 chunks"),
-    **{
-        f"cut off {kind}": (lambda kind=kind: saved(smooth(), kind)[:-60], "damaged|cut off")
-        for kind in KINDS
-    },
-}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -244,14 +171,6 @@ def test_cmyk() -> None:
     assert difference(found, image) <= 12
 
 
-def _profile(swap: bool) -> bytes:
-    """Return sRGB's profile, or one in which red and green are exchanged."""
-    own = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    if not swap:
-        return own
-    return own.replace(b"rXYZ", b"tmp!").replace(b"gXYZ", b"rXYZ").replace(b"tmp!", b"gXYZ")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_colours_of_other_profiles_are_converted(kind: str) -> None:
     image = smooth()
@@ -312,15 +231,6 @@ def _opened_or_refused(content: bytes) -> None:
     assert time.thread_time() - start < 2 * REFUSED_WITHIN
 
 
-WHOLE = [
-    *(saved(smooth(), kind, quality=80) for kind in KINDS),
-    saved(smooth(), "JPEG", progressive=True, icc_profile=_profile(swap=True)),
-    saved(smooth().convert("CMYK"), "JPEG"),
-    without_palette(),
-    saved(smooth().convert("P"), transparency=0, icc_profile=_profile(swap=False)),
-    saved(smooth().convert("RGBA"), "WEBP", lossless=True, exif=Image.Exif()),
-    animation("PNG"),
-]
 FUZZED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -16,6 +16,7 @@ from serving.generators.watched import EmbeddingFolder
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
+from tests.embeddings import save_embedding
 from tests.generators import local_generator
 
 
@@ -25,12 +26,6 @@ def pipe() -> Iterator[SDXLPipeline]:
     yield pipe
     for name in list(pipe.embeddings):
         pipe.unload_embedding(name)
-
-
-def save(pipe: SDXLPipeline, file: Path, value: float = 0.5, count: int = 1) -> None:
-    widths = [encoder.hidden_size for encoder in pipe._config.text_encoders.values()]
-    rows = [np.full((count, width), value, np.float32) for width in widths]
-    save_file(dict(zip(("clip_l", "clip_g"), rows, strict=True)), file)
 
 
 class Watched:
@@ -50,12 +45,12 @@ def test_embeddings_come_change_and_go(pipe: SDXLPipeline, tmp_path: Path) -> No
     folder.refresh()
     assert not pipe.embeddings
     plain = pipe.measure("style").tokens
-    save(pipe, tmp_path / "style.safetensors", count=20)
+    save_embedding(pipe, tmp_path / "style.safetensors", count=20)
     folder.refresh()
     assert pipe.embeddings["style"].file == tmp_path / "style.safetensors"
     assert pipe.measure("style").tokens == 22 != plain
     before = pipe.embeddings["style"].digest
-    save(pipe, tmp_path / "style.safetensors", count=21)
+    save_embedding(pipe, tmp_path / "style.safetensors", count=21)
     folder.refresh()
     assert pipe.measure("style").tokens == 23
     assert pipe.embeddings["style"].digest != before
@@ -71,10 +66,10 @@ def test_bad_files_are_logged_and_left_out(
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for each in (inside, inside / "more", outside):
         each.mkdir()
-    save(pipe, inside / "good.safetensors")
+    save_embedding(pipe, inside / "good.safetensors")
     save_file({"emb_params": np.ones((1, 3), np.float32)}, inside / "wrong.safetensors")
     for path in (outside / "linked", inside / "twice", inside / "more/twice", inside / "a,b"):
-        save(pipe, path.with_name(f"{path.name}.safetensors"))
+        save_embedding(pipe, path.with_name(f"{path.name}.safetensors"))
     (inside / "linked.safetensors").symlink_to(outside / "linked.safetensors")
     (inside / "old.pt").write_bytes(b"\x80\x04.")
     folder = Watched(pipe, inside)
@@ -97,18 +92,18 @@ def test_a_bad_file_is_read_and_logged_once(
     save_file({"emb_params": np.ones((1, 3), np.float32)}, tmp_path / "wrong.safetensors")
     folder = Watched(pipe, tmp_path)
     for name in ("one", "two"):
-        save(pipe, tmp_path / f"{name}.safetensors")
+        save_embedding(pipe, tmp_path / f"{name}.safetensors")
         folder.refresh()
         assert name in pipe.embeddings
     assert caplog.text.count("An embedding is left out") == 1
-    save(pipe, tmp_path / "wrong.safetensors")
+    save_embedding(pipe, tmp_path / "wrong.safetensors")
     folder.refresh()
     assert "wrong" in pipe.embeddings
 
 
 def test_a_file_that_is_damaged_later_is_forgotten(pipe: SDXLPipeline, tmp_path: Path) -> None:
     file = tmp_path / "style.safetensors"
-    save(pipe, file)
+    save_embedding(pipe, file)
     folder = Watched(pipe, tmp_path)
     folder.refresh()
     assert list(pipe.embeddings) == ["style"]
@@ -125,13 +120,15 @@ def test_a_generator_looks_at_the_folder(pipe: SDXLPipeline, tmp_path: Path) -> 
     async def use() -> list[Image]:
         generator = local_generator(pipe, Limits(), Observer(), folders=Folders(embeddings=folder))
         try:
-            save(pipe, tmp_path / "style.safetensors", count=20)
+            save_embedding(pipe, tmp_path / "style.safetensors", count=20)
             now[0] += 10
             length = await generator.measure("style")
             assert length is not None
             assert length.tokens == 22
-            save(pipe, tmp_path / "style.safetensors", count=90)  # more than a prompt takes
-            save(pipe, tmp_path / "other.safetensors")
+            save_embedding(
+                pipe, tmp_path / "style.safetensors", count=90
+            )  # more than a prompt takes
+            save_embedding(pipe, tmp_path / "other.safetensors")
             now[0] += 10
             request = Request("style, other", None, 5.0, 1, 7)
             await generator.submit(request)

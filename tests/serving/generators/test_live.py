@@ -15,8 +15,16 @@ from serving.metrics import Observer
 from serving.requests.lifecycle import MOST_LIVE, MOST_LIVE_EACH, RequestLifecycle
 from serving.requests.registry import LIVE_WAITING_S, Limits
 from tests.fake_pipeline import FakePipeline
-from tests.generators import drawer_of, local_generator
-from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
+from tests.generators import (
+    closing,
+    draw,
+    drawer_of,
+    ending,
+    follow,
+    local_generator,
+    request,
+    until,
+)
 from tests.web import skip
 
 Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]

@@ -4,9 +4,9 @@ import asyncio
 import io
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import jax
 import pytest
@@ -22,7 +22,6 @@ from serving.generator import (
     Image,
     Preview,
     Queued,
-    Request,
     RequestError,
     Started,
     Step,
@@ -38,65 +37,19 @@ from serving.requests.record import Record
 from serving.requests.registry import Limits, Registry
 from tests.checkpoints import EXECUTABLES, SMALLEST
 from tests.fake_pipeline import FakePipeline
-from tests.generators import change_facts, drawer_of, local_generator
+from tests.generators import (
+    PATIENCE_S,
+    change_facts,
+    draw,
+    drawer_of,
+    ending,
+    follow,
+    local_generator,
+    request,
+    run,
+    until,
+)
 from tests.web import skip
-
-T = TypeVar("T")
-PATIENCE_S = 60.0
-
-
-def request(prompt: str | tuple[str, ...] = "a red star", **others: Any) -> Request:
-    values = {"negative_prompt": None, "guidance_scale": 5.0, "num_inference_steps": 4, "seed": 7}
-    return Request(prompt, **values | others)
-
-
-def run(
-    test: Callable[[RequestLifecycle, FakePipeline], Awaitable[T]],
-    *,
-    held: bool = False,
-    **limits: Any,
-) -> T:
-    """Run a test with a generator of its own, and close the generator."""
-    pipe = FakePipeline(held=held)
-
-    async def whole() -> T:
-        generator = local_generator(pipe.as_pipeline(), Limits(**limits), Observer())
-        async with closing(generator, pipe):
-            return await test(generator, pipe)
-
-    return asyncio.run(whole())
-
-
-@asynccontextmanager
-async def closing(generator: RequestLifecycle, pipe: FakePipeline) -> AsyncIterator[None]:
-    """Close a generator at the end of this context, which may take `PATIENCE_S`."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            yield
-    finally:
-        pipe.let_all()
-        await generator.close(PATIENCE_S)
-
-
-async def follow(generator: RequestLifecycle, request_id: str) -> list[Event]:
-    return [event async for event in generator.events(request_id)]
-
-
-async def draw(generator: RequestLifecycle, wanted: Request) -> list[Event]:
-    await generator.submit(wanted)
-    return await follow(generator, wanted.id)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def ending(events: list[Event]) -> Event:
-    assert [isinstance(event, Done | Error) for event in events].count(True) == 1
-    return events[-1]
-
 
 # --- one request ---
 

@@ -20,8 +20,7 @@ from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from tests.generators import local_generator
-from tests.serving.generators.test_local import closing, draw, ending, request, until
+from tests.generators import closing, draw, ending, local_generator, request, until
 
 Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]
 

@@ -38,8 +38,7 @@ from tests.checkpoints import (
     copy_checkpoint,
     make_model,
 )
-from tests.generators import local_generator
-from tests.serving.generators.test_local import ending, until
+from tests.generators import ending, local_generator, until
 
 Test = Callable[[RequestLifecycle], Awaitable[None]]
 

@@ -10,12 +10,12 @@ from serving.generators import backends
 from serving.http import schemas
 from serving.messages import Code
 from serving.requests.lifecycle import RequestLifecycle
+from tests.calls import BODY, post
 from tests.fake_pipeline import FakePipeline
-from tests.serving.generators.test_local import follow, run, until
-from tests.serving.generators.test_remote import front_of, pictures
-from tests.serving.http.test_app import BODY, post
-from tests.serving.http.test_pictures import GREY, base64_of, colour_of, events_of, mask
-from tests.serving.http.test_pictures import saved as file_of
+from tests.fleets import front_of, pictures
+from tests.generators import follow, run, until
+from tests.pictures import GREY, base64_of, colour_of, events_of, mask
+from tests.pictures import saved as file_of
 from tests.web import serve
 
 

@@ -49,13 +49,13 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
+from tests.calls import Background, Event, generate, metric, post, read
 from tests.fake_pipeline import FakePipeline
+from tests.fleets import MODEL, front_of, pictures
 from tests.generators import change_facts, drawer_of, local_generator, remote_generator
-from tests.serving.http.test_app import Background, Event, generate, metric, post, read
 from tests.web import Site, raw_server, serve, wait_until
 
 ROOT = Path(__file__).parents[3]
-MODEL = FakePipeline.facts
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 
 
@@ -106,22 +106,6 @@ class Looks:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(monkeypatch, backends, waiting)
-
-
-@contextmanager
-def front_of(*urls: str, **limits: Any) -> Iterator[Site]:
-    observer = Observer()
-    generator = remote_generator(generator_client.Client(), urls, MODEL, Limits(**limits), observer)
-    with serve(generator=generator, observer=observer, passes_on=True) as site:
-        # Once all instances are known, the first of two idle ones gets the first request.
-        wait_until(
-            lambda: all(each.facts or not each.healthy for each in drawer_of(generator).backends)
-        )
-        yield site
-
-
-def pictures(events: list[Event]) -> list[str]:
-    return [fields["png"] for name, fields in events if name == "image"]
 
 
 def test_the_same_pictures_as_without_a_front_end():

@@ -14,8 +14,8 @@ from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.record import Record
 from serving.requests.registry import Limits
-from tests.serving.generators.test_remote import MODEL, front_of, pictures
-from tests.serving.http.test_app import Background, generate, metric
+from tests.calls import Background, generate, metric
+from tests.fleets import MODEL, front_of, pictures
 from tests.web import serve, wait_until
 
 STEPS = 12

@@ -21,8 +21,17 @@ from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from tests.generators import change_facts, drawer_of, local_generator
-from tests.serving.generators.test_local import closing, draw, ending, follow, request, until
+from tests.generators import (
+    change_facts,
+    closing,
+    draw,
+    drawer_of,
+    ending,
+    follow,
+    local_generator,
+    request,
+    until,
+)
 from tests.web import skip
 
 Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]

@@ -24,11 +24,10 @@ from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.checkpoints import shared_pipeline
+from tests.embeddings import save_embedding
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
-from tests.pipeline.images.test_image_text import png
-from tests.pipeline.images.test_opening import saved
-from tests.serving.generators.test_embeddings import save as save_embedding
+from tests.pictures import png, saved
 from tests.web import Site, serve, wait_until
 
 GREY = (100, 100, 100)

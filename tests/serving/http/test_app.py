@@ -30,11 +30,10 @@ from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.rate_limits import Buckets
 from serving.requests.record import Record
 from serving.requests.registry import Limits
+from tests.calls import BODY, Background, generate, metric, post, read
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
 from tests.web import Site, serve, wait_until
-
-BODY = {"prompt": "a red star", "seed": 7}
 
 
 def drawing_by(kind: type[LocalDrawer]) -> RequestLifecycle:
@@ -43,54 +42,10 @@ def drawing_by(kind: type[LocalDrawer]) -> RequestLifecycle:
     return RequestLifecycle(drawer, Limits(), Observer())
 
 
-Event = tuple[str, dict[str, Any]]
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with serve() as site:
         yield site
-
-
-def read(response: httpx.Response) -> Iterator[Event]:
-    """Yield the events of a stream."""
-    name = ""
-    for line in response.iter_lines():
-        if line.startswith("event: "):
-            name = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            yield name, json.loads(line.removeprefix("data: "))
-
-
-def generate(site: Site, **changes: Any) -> list[Event]:
-    with httpx.stream("POST", f"{site.url}/v1/generate", json=BODY | changes, timeout=30) as sent:
-        assert sent.status_code == 200, sent.read()
-        return list(read(sent))
-
-
-class Background:
-    """A request made in a thread beside the test."""
-
-    def __init__(self, site: Site, **changes: Any) -> None:
-        self.events: list[Event] = []
-        self._thread = threading.Thread(target=self._run, args=(site, changes))
-        self._thread.start()
-
-    def _run(self, site: Site, changes: dict[str, Any]) -> None:
-        self.events.extend(generate(site, **changes))
-
-    def finished(self) -> list[Event]:
-        self._thread.join(60)
-        return self.events
-
-
-def post(site: Site, body: Any, path: str = "/v1/generate", **others: Any) -> httpx.Response:
-    return httpx.post(site.url + path, json=body, timeout=30, **others)
-
-
-def metric(site: Site, name: str) -> float:
-    lines = httpx.get(f"{site.url}/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 # --- our own API ---

@@ -4,50 +4,25 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
-from mcp import ClientSession, types
-from mcp.client.streamable_http import streamable_http_client
+from mcp import types
 from PIL import Image
 
 from pipeline import metadata
 from serving.http.limits import MCP_PATH as PATH
+from tests.calls import ask, call, connected
 from tests.web import Site, serve, wait_until
-
-T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with serve() as site:
         yield site
-
-
-@asynccontextmanager
-async def connected(site: Site) -> AsyncIterator[ClientSession]:
-    async with (
-        streamable_http_client(site.url + PATH) as (read, write, _),
-        ClientSession(read, write) as session,
-    ):
-        await session.initialize()
-        yield session
-
-
-def ask(site: Site, work: Callable[[ClientSession], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with connected(site) as session:
-            return await work(session)
-
-    return asyncio.run(run())
-
-
-def call(site: Site, **arguments: Any) -> types.CallToolResult:
-    return ask(site, lambda session: session.call_tool("generate", arguments))
 
 
 def said(result: types.CallToolResult) -> str:

@@ -1,14 +1,12 @@
 """The OpenAI API, tested with OpenAI's client, all its parameters and all documented values."""
 
-import base64
 import inspect
-import io
 import json
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,7 +15,6 @@ import openai
 import pytest
 from openai.resources.images import Images
 from openai.types.image_generate_params import ImageGenerateParamsBase
-from PIL import Image as Pillow
 
 from pipeline import metadata
 from pipeline.errors import MetadataError
@@ -34,10 +31,10 @@ from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import change_facts, local_generator
+from tests.openai_calls import LOGGER, REFUSED, client_of, file_of, literals, opened
 from tests.web import Site, serve, wait_until
 
 PATH = "/v1/images/generations"
-LOGGER = "serving.http.openai.routes"
 
 # Values to send for each parameter, in addition to the literals in openai's annotations.
 VALUES: dict[str, list[Any]] = {
@@ -61,18 +58,6 @@ VALUES: dict[str, list[Any]] = {
     "svg": [None, {"model": "gpt-5"}, {"model": "gpt-5", "reasoning": {"effort": "low"}}],
     "user": ["", "somebody"],
 }
-# Unsupported values, and a part of the error message for each.
-REFUSED: dict[tuple[str, str], str] = {
-    ("background", "transparent"): "transparent is not possible here",
-    ("output_format", "gif"): "Input should be 'png', 'jpeg' or 'webp'",
-    ("output_format", "svg"): "Input should be 'png', 'jpeg' or 'webp'",
-} | {
-    ("size", size): f"size is {size}; here it can only be 8x8"
-    for size in (
-        *("256x256", "512x512", "1024x1024", "1024x1536"),
-        *("1536x1024", "1024x1792", "1792x1024"),
-    )
-}
 # Parameters that have no effect with any value, and are logged.
 HINTS = {"complexity", "frame_count", "frame_duration_ms", "moderation", "quality"} | {
     "safety_identifier",
@@ -93,22 +78,9 @@ def client(site: Site) -> openai.OpenAI:
     return client_of(site)
 
 
-def client_of(site: Site) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
-
-
 def parameters() -> set[str]:
     about_the_call = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
     return set(inspect.signature(Images.generate).parameters) - about_the_call
-
-
-def literals(annotation: Any) -> Iterator[str]:
-    """Yield the values of every Literal in an annotation, however deep."""
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    else:
-        for each in get_args(annotation):  # of a Union, or Required[...]
-            yield from literals(each)
 
 
 def documented() -> list[tuple[str, Any]]:
@@ -121,16 +93,6 @@ def generate(client: openai.OpenAI, **arguments: Any) -> Any:
     """Call `images.generate` with a default prompt, also with parameters unknown to the client."""
     create: Any = client.images.generate
     return create(**{"prompt": "a red star"} | arguments)
-
-
-def file_of(image: Any) -> bytes:
-    return base64.b64decode(image.b64_json)
-
-
-def opened(content: bytes) -> Pillow.Image:
-    with Pillow.open(io.BytesIO(content)) as picture:
-        picture.load()
-        return picture
 
 
 def red_of(content: bytes) -> int:

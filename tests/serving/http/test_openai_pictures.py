@@ -18,7 +18,7 @@ from PIL import Image as Pillow
 
 from serving.http.openai import bodies
 from serving.http.openai.routes import MASKED_STRENGTH, VARIATION_STRENGTH
-from tests.serving.http.test_openai import (
+from tests.openai_calls import (
     LOGGER,
     REFUSED,
     client_of,

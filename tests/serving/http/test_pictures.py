@@ -1,6 +1,5 @@
 """Pictures to start from in this server's own API: good, hostile, and too many at a time."""
 
-import base64
 import io
 import json
 import socket
@@ -15,7 +14,6 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image as Pillow
 
 from pipeline.facts import Facts
 from serving.generator import Request
@@ -25,14 +23,23 @@ from serving.requests import inputs, lifecycle
 from serving.requests.inputs import Input
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
+from tests.calls import BODY, metric, post
 from tests.fake_pipeline import FakePipeline
 from tests.generators import change_facts, local_generator
-from tests.pipeline.images.test_opening import HOSTILE, WHOLE, saved, smooth
-from tests.serving.http.test_app import BODY, Event, metric, post, read
+from tests.pictures import (
+    GREY,
+    HOSTILE,
+    WHOLE,
+    base64_of,
+    colour_of,
+    events_of,
+    mask,
+    saved,
+    smooth,
+)
 from tests.web import Site, serve, wait_until
 
 ANSWERED_WITHIN = 1.0  # seconds of this process, of which a refusal takes a small part
-GREY = Pillow.new("RGB", (16, 16), (100, 100, 100))
 FUZZED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -40,30 +47,6 @@ FUZZED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def site() -> Iterator[Site]:
     with serve() as site:
         yield site
-
-
-def base64_of(file: bytes) -> str:
-    return base64.b64encode(file).decode()
-
-
-def mask(width: int = 16, height: int = 16) -> bytes:
-    """Return a mask whose upper half is redrawn."""
-    picture = Pillow.new("L", (width, height))
-    picture.paste(255, (0, 0, width, height // 2))
-    return saved(picture)
-
-
-def colour_of(events: list[Event]) -> tuple[int, ...]:
-    """Return the seed, the mean of the picture, and that of the mask, as the stand-in shows."""
-    file = next(fields["png"] for name, fields in events if name == "image")
-    pixel = Pillow.open(io.BytesIO(base64.b64decode(file))).getpixel((0, 0))
-    assert isinstance(pixel, tuple)
-    return pixel
-
-
-def events_of(answer: httpx.Response) -> list[Event]:
-    assert answer.status_code == 200, answer.text
-    return list(read(answer))
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:

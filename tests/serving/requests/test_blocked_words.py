@@ -13,9 +13,9 @@ from serving.metrics import Observer
 from serving.requests import blocked_words
 from serving.requests.blocked_words import BlockedWords
 from serving.requests.registry import Limits
+from tests.calls import BODY, generate, metric, post
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
-from tests.serving.http.test_app import BODY, generate, metric, post
 from tests.web import serve
 from ui.form.fields import Fields
 from ui.page.generation import Drawing

@@ -1,7 +1,6 @@
 """The choice of a model, which there is where the server has several."""
 
 from dataclasses import replace
-from typing import Any
 
 import gradio as gr
 import pytest
@@ -11,24 +10,16 @@ from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from serving.generator import RequestError
 from tests.models import MODEL
+from tests.pages import field_of
 from ui import i18n, looks
-from ui.form import components, requests, settings
+from ui.form import requests, settings
 from ui.form.fields import USUAL, Visitor
 from ui.samples.model_kind import kind_of
 from ui.samples.styles import styles_for
-from ui.wiring import Wiring
 
 PONY = ModelFacts(name="pony", title="Pony", scheduler="heun", schedulers=("heun",))
 ODD = ModelFacts(name="odd", fault="another family")
 SEVERAL = replace(MODEL, models=(ODD, PONY))
-
-
-def field_of(facts: Facts, name: str) -> Any:
-    """Return the component of a field of the page."""
-    with gr.Blocks() as blocks:
-        wiring = Wiring(blocks)
-        components.create(wiring, facts, styles_for(kind_of(facts)))
-    return wiring[name]
 
 
 def choice_of(facts: Facts) -> gr.Dropdown:

@@ -6,8 +6,8 @@ import gradio as gr
 import pytest
 
 from pipeline.facts import Facts, LoraFacts
-from tests.ui.form.test_models import field_of
-from tests.ui.form.test_settings import MODEL
+from tests.models import MODEL
+from tests.pages import field_of
 from ui import i18n
 
 

@@ -10,7 +10,7 @@ from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from tests.models import MODEL
-from tests.ui.form.test_models import field_of
+from tests.pages import field_of
 from ui import i18n
 from ui.form import requests, settings
 from ui.form.fields import Fields, Visitor

@@ -18,8 +18,8 @@ from fastapi.routing import iter_route_contexts
 from gradio.block_function import BlockFunction
 from starlette.testclient import TestClient
 
+from tests.pages import StandIn
 from tests.ui.gradio_compat.mounted import mounted_in
-from tests.ui.page.test_generation import StandIn
 from ui.gradio_compat import calls, sessions, uploads
 from ui.mount import mount
 

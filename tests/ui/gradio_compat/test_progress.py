@@ -1,6 +1,6 @@
 """Gradio shows the progress of no event, so browsers keep no progress of components."""
 
-from tests.ui.page.test_generation import StandIn
+from tests.pages import StandIn
 from ui.page.page import build_page
 
 

@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from tests.pages import StandIn
 from tests.ui.gradio_compat.mounted import mounted_in
-from tests.ui.page.test_generation import StandIn
 from ui.gradio_compat import sessions
 from ui.gradio_compat.sessions import Sessions
 from ui.mount import mount

@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from tests.pages import StandIn
 from tests.ui.gradio_compat.mounted import mounted_in
-from tests.ui.page.test_generation import StandIn
 from ui.mount import mount
 
 WRONG: list[Any] = [{"a": {}}, [{}], -7.5, "no such" * 100, True, float("nan"), 1e-320, 10**4000]

@@ -8,12 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine
-from dataclasses import asdict, replace
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -22,25 +21,28 @@ from PIL import Image as Pillow
 
 from pipeline.images.metadata import Settings
 from pipeline.request import VALUES as DECLARED
-from pipeline.text.prompt_syntax import PLAIN, texts_of
 from serving.generator import (
     Done,
     Error,
     ErrorKind,
     Event,
     Image,
-    Length,
-    Load,
-    Pictured,
-    Preview,
     Queued,
     Request,
     RequestError,
-    Started,
-    Step,
 )
 from serving.messages import Code, Message, untranslated
-from tests import models
+from tests.pages import (
+    CLIENT,
+    MODEL,
+    SENDER,
+    VALUES,
+    StandIn,
+    all_of,
+    call_with,
+    said_of,
+    to_request,
+)
 from ui import i18n, status
 from ui.form import requests
 from ui.form.fields import Fields, Visitor
@@ -52,23 +54,12 @@ from ui.pictures.saved import Picture
 from ui.samples.examples import examples_for, surprise
 from ui.samples.model_kind import Kind, kind_of
 from ui.samples.styles import NONE, Typed, styles_for, typed
-from ui.wiring import Call, Updates, Wiring
+from ui.wiring import Updates, Wiring
 
 BLANK = "Enter a prompt first."
 BROKEN = "Something went wrong. Try again."
 
 ROOT = Path(__file__).parents[3]
-MODEL = replace(models.MODEL, family="Stable Diffusion", safety_checker=True)
-CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
-SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]
-VALUES: dict[str, Any] = {
-    "prompt": "a red star",
-    "style": NONE,
-    "negative_prompt": "",
-    "guidance_scale": 5,
-    "steps": 25,
-    "seed": 7,
-}
 
 OTHERS: dict[str, Any] = {
     "several": False,
@@ -79,127 +70,15 @@ OTHERS: dict[str, Any] = {
 }
 
 
-def said_of(request: Request, seed: int) -> dict[str, str | int | float | None]:
-    steps, guidance = request.num_inference_steps, request.guidance_scale
-    prompt = str(request.prompt)
-    return asdict(
-        Settings(
-            prompt,
-            "",
-            seed=seed,
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            width=256,
-            height=256,
-            model="org/model",
-        )
-    )
-
-
-class StandIn:
-    """A generator that draws nothing, but records its requests."""
-
-    facts = MODEL
-    load = Load(0, 0, 3, accepting=True)
-    stuck = at_work = False
-
-    def __init__(
-        self,
-        truncated: str = "",
-        refusal: RequestError | None = None,
-        error: Error | None = None,
-        first: tuple[Event, ...] = (Started(),),
-        blurred: int | None = None,
-    ) -> None:
-        self.asked: list[Request] = []
-        self.cancelled: list[str] = []
-        self.closed = False
-        self._truncated = truncated
-        self._refusal = refusal
-        self._error = error
-        self._first = first
-        self._blurred = blurred
-
-    async def open(self) -> None:
-        raise NotImplementedError
-
-    async def measure(
-        self, prompt: str, prompt_syntax: str = PLAIN, steps: int | None = None
-    ) -> Length | None:
-        texts = texts_of(prompt, prompt_syntax, steps or self.facts.num_inference_steps)
-        words = max(map(str.split, texts), key=len)
-        return Length(2 + len(words), 77, " ".join(words[75:])) if words[:1] != ["away"] else None
-
-    async def thumbnail(self, kind: Pictured, name: str) -> bytes | None:
-        raise NotImplementedError
-
-    async def submit(self, request: Request) -> None:
-        if self._refusal:
-            raise self._refusal
-        self.asked.append(request)
-
-    async def take_up(self, request_id: str) -> None:
-        if self._refusal:
-            raise self._refusal
-
-    async def events(self, request_id: str) -> AsyncGenerator[Event]:
-        if request_id not in (request.id for request in self.asked):
-            raise RequestError(untranslated("gone"), ErrorKind.UNKNOWN)
-        request = self.asked[-1]
-        try:
-            for event in self._first:
-                yield event
-            for step in range(request.steps):
-                yield Step(step + 1, request.steps)
-                if request.previews and step == 0:
-                    yield Preview((b"look 0", b"look 1"))
-            if self._error:
-                yield self._error
-                return
-            for i in range(4):
-                seed = request.seed + i
-                settings = said_of(request, seed)
-                if i == self._blurred:
-                    settings["safety_checker"] = "blurred"
-                yield Image(i, b"png%d" % seed, seed, settings)
-            yield Done(self._truncated)
-        finally:
-            self.closed = True
-
-    def cancel(self, request_id: str) -> None:
-        self.cancelled.append(request_id)
-
-    async def close(self, within_s: float) -> None:
-        raise NotImplementedError
-
-
 @pytest.fixture(autouse=True)
 def served_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     return tmp_path
 
 
-def to_request(**changes: Any) -> Request:
-    fields = Fields.for_model(MODEL)._replace(**{"prompt_syntax": "plain"} | VALUES | changes)
-    return requests.to_request(MODEL, styles_for(Kind.SDXL), fields, Visitor("a session", "::1"))
-
-
 def test_a_long_session_id_is_cut():
     sender = gr.Request(CLIENT, session_hash="x" * 2**20)  # type: ignore[arg-type]
     assert Visitor.behind(sender) == Visitor("x" * 64, "::1")
-
-
-def call_with(data: Any = None, told: dict[str, Any] | None = None, **values: Any) -> Call:
-    """Return an event of a page whose browser `told` something."""
-    return Call(SENDER, {"relay": told or {}, **values}, data)
-
-
-def all_of(drawing: Drawing, answer: Coroutine[Any, Any, Updates]) -> list[Updates]:
-    """Return the answer to a press, and what the page gets when the request has ended."""
-    first = asyncio.run(answer)
-    if "data-request" not in first.get("strip", ""):
-        return [first]
-    return [first, asyncio.run(drawing.ended(call_with({"id": first["relay"]["request"]})))]
 
 
 def pressed(drawing: Drawing, told: dict[str, Any] | None = None, **changes: Any) -> Updates:

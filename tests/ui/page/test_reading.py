@@ -13,7 +13,7 @@ from pipeline.facts import EmbeddingFacts, LoraFacts
 from pipeline.text.prompt_syntax import PLAIN
 from serving.generator import Length
 from serving.requests.readers import MOST_READING_EACH
-from tests.ui.page.test_generation import MODEL, StandIn
+from tests.pages import MODEL, StandIn
 from ui import i18n
 from ui.form import link, requests
 from ui.form.fields import Fields, Visitor

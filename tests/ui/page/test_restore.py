@@ -22,7 +22,7 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from serving.messages import Code, Message
 from serving.requests import readers
-from tests.ui.page.test_generation import MODEL, StandIn
+from tests.pages import MODEL, StandIn
 from ui import i18n
 from ui.form import settings
 from ui.mount import mount

@@ -13,7 +13,7 @@ from pipeline import metadata
 from pipeline.images.metadata import BLURRED, Settings
 from serving.generator import Image
 from tests.browsing import ask, opened, wait_for_pictures
-from tests.ui.page.test_generation import MODEL, said_of, to_request
+from tests.pages import MODEL, said_of, to_request
 from tests.web import PROGRAM, served
 from tools.page_states import launched
 from ui import i18n
