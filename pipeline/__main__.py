@@ -135,7 +135,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "folder, Hub id or .safetensors file of a tiny VAE, such as madebyollin/taesdxl,"
         " for --decoder; default: none",
     },
-    "--unet": {"help": "the same for a UNet, such as that of a distilled model"},
+    "--unet": {
+        "help": "folder, Hub id or .safetensors file of a UNet, such as that of a distilled model;"
+        " default: the checkpoint's own"
+    },
     "--refiner": {
         "metavar": "MODEL",
         "help": "folder, Hub id or .safetensors file of SDXL's refiner, which draws the last"
@@ -167,8 +170,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "action": "append",
         "default": [],
         "metavar": "MODEL",
-        "help": "another model, for --checkpoint to name by the name of its folder or file; may be"
-        " given several times",
+        "help": "another model, which --checkpoint can choose by the name of its folder or file;"
+        " may be given several times",
     },
     "--lora": {
         "action": "append",
@@ -203,14 +206,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--quantization": {
         "choices": ("int8",),
-        "help": "let the UNet multiply 8-bit whole numbers, which is quicker on accelerators and"
+        "help": "multiply 8-bit integers in most of the UNet, which is quicker on accelerators and"
         " less exact; default: no",
     },
     "--wildcard-dir": {
         "type": Path,
         "metavar": "FOLDER",
-        "help": "folder with lists, as text files, that prompts in the syntax a1111 can name, such"
-        " as __colour__",
+        "help": "folder with wildcard lists, as text files; with --prompt-syntax a1111, __colour__"
+        " stands for a line of colour.txt",
     },
     "--cache-dir": {
         "type": Path,

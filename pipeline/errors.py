@@ -11,7 +11,7 @@ class CheckpointError(ValueError):
 
 
 class UnlikeError(CheckpointError):
-    """A checkpoint that is built otherwise than the one whose programs shall draw with it."""
+    """A checkpoint whose architecture differs from that of the programs that should run it."""
 
 
 class InputError(ValueError):
@@ -30,7 +30,7 @@ class ScreenError(RuntimeError):
 
 
 class NotFiniteError(RuntimeError):
-    """Latents that are no finite numbers any more, as when LoRAs change a network too much."""
+    """Latents with NaN or infinity, as when LoRAs change a network too much."""
 
 
 class MetadataError(ValueError):

@@ -41,7 +41,8 @@ class LoraFacts:
         words: trigger words, which make it work best in prompts.
         digest: equal for equal files; "" if the file could not be read.
         pictured: whether there is a picture of it.
-        doubled: paths of several files with this name, none of which is used; usually none.
+        doubled: paths of the files that share this name, so that none of them is used; empty if
+            the name is unique.
     """
 
     name: str
@@ -144,7 +145,8 @@ class Facts(CommonFacts):
         sigma_schedules: those that requests can name.
         version: JAX's version, the networks' dtype and their quantisation. If one of these changes,
             so do the pictures.
-        more_sizes, coming_sizes: other (width, height) to ask for, and those that are not ready.
+        more_sizes, coming_sizes: further sizes, (width, height), that requests can ask for, and
+            those that are still being compiled.
         loras, embeddings: sorted by name; they may change while the model draws.
         lists: digest of the lists in files that prompts can name; "" for none.
         vae: the name of the network that replaces the checkpoint's own; None if none does.
@@ -156,7 +158,7 @@ class Facts(CommonFacts):
         step_cache: whether requests can have a `cache_interval` above 1.
         quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
         models: further models, sorted by name; they may change while the model draws.
-        others: models that are built otherwise and have programs of their own.
+        others: models of other architectures, which have programs of their own.
     """
 
     device: str

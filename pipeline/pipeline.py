@@ -257,8 +257,8 @@ class SDXLPipeline:
             tiny_vae: a tiny VAE (AutoencoderTiny) such as "madebyollin/taesdxl", for previews, and
                 for the pictures of calls that ask for it: a folder, an id on the Hub, or a single
                 file.
-            prompt_chunks: the most chunks of 75 tokens that a prompt can have, 1 to 3. Longer
-                prompts take more memory; those of one chunk are drawn as without the others.
+            prompt_chunks: the most chunks of 75 tokens that a prompt can have, 1 to 3. More take
+                more memory. A prompt that fits into one chunk gives the same picture as with 1.
             refiner: the refiner of SDXL, such as "stabilityai/stable-diffusion-xl-refiner-1.0", for
                 the last steps of pictures: a folder, an id on the Hub, or a single file. Only its
                 UNet is loaded; the base model's text encoder and VAE serve it too.
@@ -269,17 +269,17 @@ class SDXLPipeline:
                 share the picture's rows too, and their sums are in another order: it is the same
                 picture up to rounding, not to the bit. 1 lets two devices share a picture only
                 where there are more than pictures.
-            quantization: "int8" lets the UNet multiply 8-bit whole numbers, which is quicker on
-                accelerators and less exact, and takes less memory for its parameters. A refiner
-                stays as it is. None multiplies in `dtype`.
+            quantization: "int8" multiplies 8-bit integers in most of the UNet. This is quicker on
+                accelerators, takes less memory for the UNet's parameters, and is less exact. A
+                refiner stays as it is. None multiplies in `dtype`.
             wildcard_dir: the folder of the lists that prompts can name, as text files.
-            model_memory: the most bytes of the host's memory that keep models from `add_model`
-                which are not on the devices; half of what is free where None. One that does not
-                fit is read from its files each time.
-            models: further checkpoints that calls can name, as for `add_model`. One that is built
-                otherwise gets programs of its own, which are compiled for its own default size, and
-                stays on the devices beside the first. It draws without LoRAs, embeddings and the
-                refiner.
+            model_memory: the most bytes of the host's memory for models from `add_model` that are
+                not on the devices; half of what is free where None. A model that does not fit is
+                read from its files each time.
+            models: further checkpoints that calls can name, as for `add_model`. A model of another
+                architecture gets programs of its own, which are compiled for its own default size,
+                and stays on the devices beside the first. It draws without LoRAs, embeddings and
+                the refiner.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -446,7 +446,8 @@ class SDXLPipeline:
     def add_model(self, source: str | Path, name: str | None = None) -> str:
         """Add a checkpoint that `generate` can then draw with; nothing is compiled.
 
-        It must be built as the pipeline's own. Its weights are read when it is first drawn with.
+        It must have the architecture of the pipeline's own. Its weights are read when a request
+        first names it.
         Any thread may call this, while another draws.
 
         Args:
@@ -644,8 +645,8 @@ class SDXLPipeline:
                 models with zero terminal SNR want about 0.7.
             loras: weights, -4 to 4, of LoRAs from `load_lora` by name, such as `{"pixel": 0.8}`; a
                 pair is the weight in the UNet and that in the text encoders. A text such as
-                "pixel:0.8,other:0.5:0.3" means the same. Another set than that of the request
-                before takes a moment to be merged into the networks.
+                "pixel:0.8,other:0.5:0.3" means the same. If the request before had other LoRAs or
+                weights, merging these into the networks takes a moment.
             scheduler: a key of `pipeline.schedulers.config.SCHEDULERS`, or another program's name
                 for one, such as "DPM++ 2M Karras"; the pipeline's own where None.
             sigma_schedule: "default", "karras", "exponential", "beta" or "align-your-steps", for
@@ -670,7 +671,7 @@ class SDXLPipeline:
                 picture does not change.
             strength: how far to redraw `image`, above 0 to 1: the share of the steps that are
                 taken; 0.8 where None.
-            padding: draw the masked part alone, at full size, with so many pixels around it, and
+            padding: draw the masked part alone, at full size, with this many pixels around it, and
                 paste it into the whole `image`, whose size the result has. None draws the whole
                 picture.
             extend: draw what lies around `image`: the number of pixels to add at each side, such as
@@ -679,9 +680,9 @@ class SDXLPipeline:
             enlarge: the height and width in pixels, which must be a size that was added, at which
                 the finished pictures are drawn again. `on_step` counts the steps of both runs.
             enlarge_strength: how far the second run redraws the enlarged pictures; see `strength`.
-                0.35 where None, or as much as one step takes.
-            enlarge_steps: the steps of the second run, of which it takes that share; as many as
-                those of the first where None.
+                Where None it is 0.35, but at least the share of one step.
+            enlarge_steps: the steps of the second run, of which the share `enlarge_strength` is
+                taken; as many as those of the first where None.
             prompt_syntax: "plain", or "a1111" for AUTOMATIC1111's syntax: weights such as
                 `(x:1.3)`, changes such as `[from:to:when]`, `BREAK`, LoRAs such as
                 `<lora:pixel:0.8>`, and lists such as `{red|blue}` and `__colour__`, from which a
@@ -693,11 +694,11 @@ class SDXLPipeline:
             denoising_start: the share of the denoising, 0 to below 1, that another model has done.
                 The run goes on from `latents`, its result, without new noise. `image` and `mask`
                 may say which part of a picture is kept.
-            cache_interval: the whole UNet runs in one of so many evaluations, 1 to 5. The others
-                take the result of its deep layers from the one before, which is quicker and less
-                exact (Ma et al. 2023, "DeepCache"). Above 1 it needs a pipeline with `step_cache`.
-            model: the name of a model from `add_model`; the pipeline's own where None. Another one
-                than that of the request before takes a moment to be copied to the devices.
+            cache_interval: the whole UNet runs only once in this many evaluations, 1 to 5. The
+                others reuse the result of its deep layers, which is quicker and less exact (Ma et
+                al. 2023, "DeepCache"). Above 1 it needs a pipeline with `step_cache`.
+            model: the name of a model from `add_model`; the pipeline's own where None. If the
+                request before had another model, copying this one to the devices takes a moment.
 
         Raises:
             DeviceError: if a device fails or has too little memory.

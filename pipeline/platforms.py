@@ -127,8 +127,8 @@ def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.
 def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
     """Return the devices to which a checkpoint with this many parameters should be copied.
 
-    These are all of `devices`. On a CPU, whose devices share one memory, a large checkpoint is
-    copied only to the first.
+    A large checkpoint on a CPU is copied only to the first device, because a CPU's devices share
+    one memory. In all other cases the result is all of `devices`.
     """
     large = parameters > LARGE_PARAMETERS
     return devices[:1] if large and not platform_of(devices[0]).is_accelerator else devices

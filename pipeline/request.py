@@ -73,7 +73,7 @@ class GenerateRequest:
     """
 
     prompt: str | Sequence[str] = _declare(
-        Texts(description="One for all pictures, or one for each.")
+        Texts(description="What to draw: one text for all pictures, or one for each.")
     )
     negative_prompt: str | Sequence[str] | None = _declare(
         Texts(default=None, description="What the pictures should not show.", flag="negative")
@@ -109,7 +109,7 @@ class GenerateRequest:
         Number(
             default=1.0,
             high=1,
-            description="The share of the steps with guidance.",
+            description="The share of the steps that have guidance, from the first step on.",
             details="Less is quicker.",
             optional=True,
         )
@@ -126,14 +126,14 @@ class GenerateRequest:
     )
     variation_seed: int = _declare(
         Seed(
-            description="Variation i is turned towards variation_seed + i.",
+            description="The noise of variation i is turned towards that of variation_seed + i.",
             part_of="variation_strength",
         )
     )
     variation_of: str = _declare(
         Variations(
             default="",
-            description="Earlier variations, applied in order; the result is varied.",
+            description="Earlier variations to apply first, in order; their result is varied.",
             optional=True,
             part_of="variation_strength",
         )
@@ -151,7 +151,7 @@ class GenerateRequest:
         Loras(
             default="",
             description="The LoRAs to draw with, by name, and their weights.",
-            details="Two weights are the UNet's and the text encoders'.",
+            details="Of two weights, the UNet's comes first, then the text encoders'.",
             key="Loras",
             optional=True,
         )
@@ -188,7 +188,7 @@ class GenerateRequest:
     timesteps: str = _declare(
         Timesteps(
             of_model={"trained": "num_train_timesteps"},
-            description="The timesteps of the run, in place of spaced ones.",
+            description="The timesteps to use, falling, instead of the scheduler's own.",
             details="Their number is then the number of steps.",
             optional=True,
         )
@@ -214,7 +214,7 @@ class GenerateRequest:
         Choice(
             choices=recipes.NAMES,
             of_model={"choices": "recipe_names"},
-            description="Draw in few steps with a LoRA that the server has for it.",
+            description="Draw in few steps with a distilled LoRA, by the name of its recipe.",
             details="Sets the LoRA, scheduler, steps and guidance scale together.",
             least=1,
             unknown="missing_recipe",
@@ -235,7 +235,7 @@ class GenerateRequest:
     padding: int | None = _declare(
         OwnWhole(
             high=MAX_PADDING,
-            description="Draw only the masked part, with so many pixels around it.",
+            description="Draw only the masked part, with this many pixels around it.",
             key="Masked area padding",
             optional=True,
             absent_note="The whole picture is drawn if None.",
@@ -258,8 +258,8 @@ class GenerateRequest:
             high=MAX_CACHE_INTERVAL,
             of_model={"high": "max_cache_interval"},
             unavailable="no_step_cache",
-            description="Run the whole network in one of so many evaluations.",
-            details="More: quicker and less exact; only with a step cache.",
+            description="Run the whole UNet only once in this many evaluations.",
+            details="Higher is quicker and less exact. Above 1 it needs a step cache.",
             optional=True,
         )
     )
@@ -304,7 +304,7 @@ class GenerateRequest:
             key="Hires strength",
             optional=True,
             part_of="enlarge",
-            absent_note=f"{ENLARGE_STRENGTH} if None, or as much as one step takes.",
+            absent_note=f"{ENLARGE_STRENGTH} if None, but at least the share of one step.",
         )
     )
     enlarge_steps: int | None = _declare(
@@ -314,7 +314,7 @@ class GenerateRequest:
             of_model={"high": "max_inference_steps"},
             any_high=1000,
             description="The steps of the second run.",
-            details="It takes the share of them that its strength says.",
+            details="Only the share `enlarge_strength` of them is taken.",
             key="Hires steps",
             optional=True,
             part_of="enlarge",

@@ -121,7 +121,7 @@ class Folder:
 
     def _rescan(self, now: float) -> None:
         if not self._root.is_dir():
-            self._warn(f"is {self._root}, which is no folder that can be read")
+            self._warn(f"is {self._root}, which cannot be read as a folder")
         files: dict[str, list[File]] = {}
         seen: dict[Path, Stamp] = {}
         for path, beside in self._paths():
@@ -204,7 +204,7 @@ class Folder:
             self._whole[file.version] = is_whole(file.path)
             if not self._whole[file.version]:
                 relative = file.path.relative_to(self._root).as_posix()
-                self._warn(f"has no complete safetensors file in {relative}, which is left out")
+                self._warn(f"leaves out {relative}, which is not a complete safetensors file")
         return self._whole[file.version]
 
     def _warn(self, text: str) -> None:

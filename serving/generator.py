@@ -43,8 +43,8 @@ class Request(GenerateRequest):
         image: the picture to start from, as a PNG file that `requests.inputs` made; it is dropped
             when the request ends.
         mask: the part of `image` to redraw, in white, as a PNG file of its size; dropped likewise.
-        digest: of what the request must be drawn with (`pipeline.facts.digest_of`), if an instance
-            passes it on; otherwise "".
+        digest: set if an instance passes the request on: the digest of the model and the files that
+            it must be drawn with, see `pipeline.facts.digest_of`; otherwise "".
     """
 
     images: int | None = None
@@ -306,7 +306,7 @@ class Generator(Protocol):
 
     @abstractmethod
     def cancel(self, request_id: str) -> None:
-        """Stop a request within one step; do nothing if it has ended.
+        """Stop a request within two steps; do nothing if it has ended.
 
         Raises:
             RequestError: if there is no request with this id any more.

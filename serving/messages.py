@@ -229,13 +229,15 @@ ENGLISH: dict[Code, str] = {
     Code.BLOCKED: '"{word}" is not allowed here. Leave it out.',
     Code.BLANK_PROMPT: "prompt is blank; describe what the picture should show",
     Code.TOO_LONG: "{field} has {length} characters; at most {limit} are possible",
-    Code.NOT_TEXT: "{field} is not a text",
+    Code.NOT_TEXT: "{field} is not a text; expected a string",
     Code.NOT_A_NUMBER: "{field} is {value}, not a finite number",
-    Code.UNREADABLE: "{field} is {value}; expected such as {example}",
+    Code.UNREADABLE: "{field} is {value}; expected a value such as {example}",
     Code.OUT_OF_RANGE: "{field} is {value}; expected {low} to {high}",
     Code.NOT_WHOLE: "{field} is {value}; expected a whole number from {low} to {high}",
     Code.UNKNOWN_CHOICE: "{field} is {value}; here it can only be {choices}",
-    Code.MISSING_RECIPE: "{field} is {value}, which needs a LoRA that is not here",
+    Code.MISSING_RECIPE: (
+        "{field} is {value}, which needs a LoRA that this server does not have; leave it out"
+    ),
     Code.MISSING_REFINER: "{field} is {value}, but there is no refiner here; leave it out",
     Code.NO_STEP_CACHE: "{field} is {value}, but there is no step cache here; leave it out",
     Code.UNFIT_SCHEDULER: "{field} is {value}, which cannot draw with this model: {reason}",
@@ -248,14 +250,20 @@ ENGLISH: dict[Code, str] = {
         " {choices}"
     ),
     Code.ONE_OF_TWO: "{field} and {other} cannot be used together; leave one of them out",
-    Code.NOT_READY: "{field} is {value}, not ready yet; here it can only be {choices}",
-    Code.WRONG_COUNT: "{field} has {count} texts; expected one, or one for each of {images}",
+    Code.NOT_READY: (
+        "{field} is {value}, which is not ready yet; try again later, or choose {choices}"
+    ),
+    Code.WRONG_COUNT: (
+        "{field} has {count} texts; expected one, or one for each of the {images} pictures"
+    ),
     Code.TOO_MANY_LINES: "prompt has {lines} lines; at most {limit} pictures are drawn at once",
     Code.UNKNOWN_LORA: "loras names {value}, which is not in the server's folder LORA_DIR",
     Code.DOUBLED_LORA: (
-        "loras names {value}, which several files in LORA_DIR have as their name: {files}"
+        "loras names {value}, but several files in LORA_DIR have this name; none is used: {files}"
     ),
-    Code.UNUSABLE_LORA: "loras names {value}, whose file cannot be used with this model",
+    Code.UNUSABLE_LORA: (
+        "loras names {value}, whose file cannot be used with this model; leave it out"
+    ),
     Code.UNUSABLE_MODEL: "{field} is {value}, which cannot be used here: {reason}",
     Code.UNREADABLE_MODEL: (
         "the model {value} cannot be read at the moment; choose another one, or try again later"

@@ -173,68 +173,71 @@ class Options(BaseModel):
     lora_dir: Path | None = _setting(
         None,
         "Folder with LoRAs, as .safetensors files, that requests can name. Files may come and go "
-        "while the server runs. A picture and a text of the same name beside a file are shown "
+        "while the server runs. A picture or a text file with the same name as a LoRA is shown "
         "with it.",
         default_text="the bundled miniature's own, none for other models",
     )
     model_dir: Path | None = _setting(
         None,
         "Folder with further models that requests can name: .safetensors files, and folders in "
-        "diffusers' layout. They must be built as MODEL_ID's is, whose compiled programs draw with "
-        "them. They may come and go while the server runs.",
+        "diffusers' layout. They must have the same architecture as MODEL_ID's model, because "
+        "they use its compiled programs. They may come and go while the server runs.",
         default_text="none",
     )
     models: Sources = _setting(
         (),
         "Further models that requests can name, separated by commas: folders, repositories or "
-        "single files, as for MODEL_ID. One that is built otherwise than MODEL_ID's gets programs "
-        "of its own and stays on the devices beside it; it draws without LoRAs.",
+        "single files, as for MODEL_ID. A model of another architecture than MODEL_ID's gets "
+        "compiled programs of its own, stays on the devices beside the first model, and draws "
+        "without LoRAs.",
         default_text="none",
     )
     model_memory: WholeOrNone = _setting(
         None,
-        "Bytes of the host's memory that keep models which are not on the devices, so that a "
-        "change of the model does not wait for the disk.",
+        "Bytes of the host's memory in which to keep models that are not on the devices. Changing "
+        "to a model that is kept does not wait for the disk.",
         default_text="half of what is free",
         ge=0,
         le=2**50,
     )
     embedding_dir: Path | None = _setting(
         None,
-        "Folder with textual inversions, as .safetensors files, that prompts name by the files' "
-        "names. Files may come and go while the server runs.",
+        "Folder with textual inversions, as .safetensors files. A prompt uses one by the name of "
+        "its file. Files may come and go while the server runs.",
         default_text="none",
     )
     wildcard_dir: Path | None = _setting(
         None,
-        "Folder with lists, as text files with a choice in each line, that prompts in "
-        "AUTOMATIC1111's syntax name by the files' names, such as __colour__ for colour.txt.",
+        "Folder with wildcard lists: text files with one choice in each line. A prompt in "
+        "AUTOMATIC1111's syntax uses a list by the name of its file: `__colour__` stands for a "
+        "line of colour.txt.",
         default_text="none",
     )
     prompt_chunks: Whole = _setting(
         1,
-        "Number of chunks of 75 tokens that a prompt may have. More take more memory; prompts of "
-        "one chunk are drawn as before.",
+        "Number of chunks of 75 tokens that a prompt may have. More chunks take more memory. A "
+        "prompt that fits into one chunk gives the same picture whatever the number is.",
         ge=1,
         le=3,
     )
     step_cache: YesOrNo = _setting(
         False,
-        "Whether requests can ask for step caching with cache_interval, which is quicker and less "
-        "exact. Pictures of other requests stay the same; each slot takes some memory.",
+        "Allow requests to use step caching (cache_interval), which is quicker and less exact. It "
+        "takes some memory for each picture that is drawn at once. Pictures of other requests "
+        "stay the same.",
     )
     devices_per_picture: Whole = _setting(
         1,
-        "Number of devices that draw a picture together, so that it is finished sooner: 1 or an "
-        "even number. From 4 on, pictures are the same up to rounding, not to the bit. More "
-        "pictures are finished in all with 1.",
+        "Number of devices that draw a picture together: 1 or an even number. With more devices a "
+        "picture is finished sooner; with 1, more pictures are finished in all. From 4 on, "
+        "pictures are equal to those of one device up to rounding, not bit for bit.",
         ge=1,
         le=64,
     )
     quantization: Literal["int8"] | None = _setting(
         None,
-        "int8 lets the UNet multiply 8-bit whole numbers, which is quicker on accelerators and "
-        "less exact, and takes less memory for its parameters.",
+        "int8: most of the UNet multiplies 8-bit integers. This is quicker on accelerators, takes "
+        "less memory for the UNet's parameters, and is less exact.",
         default_text="none",
     )
     sizes: Sizes = _setting(
@@ -245,7 +248,11 @@ class Options(BaseModel):
         default_text="the checkpoint's own size",
     )
     images_per_request: Whole = _setting(
-        4, "Number of pictures drawn for each request.", ge=1, le=64
+        4,
+        "Number of pictures that are drawn at once, and that a request gets unless it asks for "
+        "fewer.",
+        ge=1,
+        le=64,
     )
     steps: WholeOrNone = _setting(
         None,
@@ -256,9 +263,9 @@ class Options(BaseModel):
     )
     live: Literal["auto", "on", "off"] = _setting(
         "auto",
-        "Pictures while visitors type: auto draws them if the model has a LoRA or weights for few "
-        "steps and draws a picture with them within half a second, on however long it takes, off "
-        "never. Set it where the pictures are drawn.",
+        "Draw live pictures while visitors type, if the model or one of its LoRAs is made for few "
+        "steps. auto: if a live picture takes at most half a second. on: however long it takes. "
+        "off: never. With several instances, set it where the pictures are drawn.",
     )
     cache_dir: Path | None = _setting(
         None,
@@ -294,18 +301,20 @@ class Options(BaseModel):
     )
     api_keys_file: Path | None = _setting(
         None,
-        "File with one API key per line. Requests of programs then need one of the keys.",
+        "File with one API key per line. Programs then need one of the keys; visitors of the page "
+        "need none.",
         default_text="no key is needed",
     )
     page_api: Literal["keys", "on", "off"] = _setting(
         "keys",
-        "Who may call the page's own API, under /gradio_api/call. keys: programs that send a key "
-        "from API_KEYS_FILE, or all when there is no such file. on: all. off: none.",
+        "Which programs may call the page's own API, under /gradio_api/call. keys: programs that "
+        "send a key from API_KEYS_FILE, or all programs when there is no such file. on: all "
+        "programs. off: none.",
     )
     a1111_api: Literal["keys", "on", "off"] = _setting(
         "keys",
         "Who may use AUTOMATIC1111's API, under /sdapi/v1. keys: clients that send a key from "
-        "API_KEYS_FILE, or all when there is no such file. on: all. off: none.",
+        "API_KEYS_FILE, or everybody when there is no such file. on: everybody. off: nobody.",
     )
     stop_within: Whole = _setting(
         60,
@@ -331,13 +340,15 @@ class Options(BaseModel):
     )
     max_run: Whole = _setting(
         300,
-        "Seconds that drawing the pictures of a request may take after the newest has begun.",
+        "Seconds within which a request must finish, counted from the beginning of its newest "
+        "picture.",
         ge=1,
         le=86_400,
     )
     grace: Whole = _setting(
         30,
-        "Seconds that a request goes on after its page has gone, so that a page can be reloaded.",
+        "Seconds that a request goes on after its page was closed or lost the connection, so that "
+        "a reloaded page finds it again.",
         ge=0,
         le=3600,
     )

@@ -63,7 +63,9 @@ class Start:
     strength: float
 
     async def added(self, request: Request, facts: Facts) -> Request:
-        """Return a request with this picture; without a size it gets that of the nearest shape.
+        """Return the request with this picture.
+
+        A request without a size gets the size whose shape is nearest to the picture's.
 
         Raises:
             RequestError: if a file cannot be used, or too many are being opened.

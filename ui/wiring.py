@@ -88,10 +88,11 @@ class Wiring:
                 events.
             reads: names of the components whose values the function gets.
             updates: names of the components that it may update.
-            tells: what the browser is asked for, as `static/relay.js` names it, besides what it
-                tells always; None to have the relay's value as Gradio knows it, a moment late.
-            js: a function of the browser, of an object with the values. It returns new values of
-                the components that the browser alone updates, or that the function reads.
+            tells: names of `static/relay.js` for what the browser tells with the event, besides
+                the relay's own value. None asks the browser nothing: the relay's value, if `reads`
+                names it, is then the last that Gradio knew, which may be a moment old.
+            js: a JavaScript function that gets an object with the values of `reads`. It returns
+                new values of `updates`, or of `reads` if there is a `function`.
             options: those of Gradio's events.
         """
         if tells is not None:

@@ -151,8 +151,8 @@ class Kronecker(Factored):
 class Decomposed(Change):
     """DoRA (Liu et al. 2024): a changed tensor whose rows or columns get a trained norm.
 
-    At strength 1 this is LyCORIS's and PEFT's. Other strengths interpolate between the tensor and
-    the result at strength 1, as AUTOMATIC1111 and ComfyUI do.
+    At strength 1 the result is the same as in LyCORIS and PEFT. Other strengths interpolate
+    linearly between the tensor and the result at strength 1, as in AUTOMATIC1111 and ComfyUI.
 
     Attributes:
         change: the change of direction.

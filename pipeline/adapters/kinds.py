@@ -78,9 +78,9 @@ class Kind:
     """A kind of adapter.
 
     Attributes:
-        shapes: the shapes that the parts must have, from those that they have and the changed
-            tensor's `[out, in, *kernel]`. A rank is read from one part; 0 stands for a size that
-            cannot be right.
+        shapes: returns the shapes that the parts must have. The arguments are the shapes that they
+            do have, from which the rank is read, and the shape of the changed tensor, `[out, in,
+            *kernel]`. A size of 0 in the result means that no size would be right.
         build: makes the change from the parts and the scale.
         rank: the part whose first axis is the rank, by which alpha is divided. None means that the
             scale is 1, whatever alpha says.

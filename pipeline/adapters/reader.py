@@ -69,10 +69,10 @@ class PlannedChange(NamedTuple):
 
 
 def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
-    """Read an adapter for a model; nothing is returned if any of it cannot be used.
+    """Read an adapter for a model, all of it or nothing.
 
-    Alpha 0 counts as no alpha, which is the rank: so sd-scripts and LyCORIS read it. diffusers
-    multiplies by 0.
+    Alpha 0 counts as a missing alpha, which means the rank, as in sd-scripts and LyCORIS. diffusers
+    multiplies by 0 instead.
 
     Args:
         file: a safetensors file in any of the formats that `names.py` and `kinds.py` list.

@@ -187,8 +187,8 @@ def find_component(
     folder = "" if LONE_CONFIG in names else network
     if str(Path(folder, LONE_CONFIG)) not in names:
         raise CheckpointError(
-            f"{where}: holds no {network}; expected a {LONE_CONFIG}, {network}/{LONE_CONFIG} or the"
-            " name of a .safetensors file, with weights"
+            f"{where}: holds no {network}; expected a {LONE_CONFIG} or {network}/{LONE_CONFIG} with"
+            " weights beside it, or else the name of a .safetensors file"
         )
     paths = [name if folder else f"{network}/{name}" for name in names]
     try:

@@ -82,9 +82,8 @@ class Stage:
     Attributes:
         run: the programs of the size.
         adapters: the parameters that the programs take.
-        model: the model that these are of.
-        loras: the weights of those that it draws with, in the denoisers and in the text encoders,
-            by name.
+        model: the model whose parameters these are.
+        loras: the weights of the LoRAs in the denoisers and in the text encoders, by name.
         schedule: the schedule of its steps.
         start: all that the pictures start from, beside latents of the stage before.
         work: the work of each picture.

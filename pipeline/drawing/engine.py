@@ -54,10 +54,10 @@ class _Seat:
 class Engine:
     """Draws the pictures of all drawings that have begun, as many at once as there are slots.
 
-    Pictures enter in the order in which they begin, after those that go on with a further stage.
-    One with another model or other LoRAs waits until the slots are empty, and one of a size whose
-    slots are full until one is free; so do all that begin after it. Only one thread at a time may
-    use an engine.
+    Pictures enter slots in the order in which they begin; those that go on with a further stage
+    come first. A picture that needs another model or other LoRAs waits until the slots are empty.
+    A picture of a size whose slots are full waits until one is free. All pictures that begin after
+    it wait too. Only one thread at a time may use an engine.
 
     Args:
         finisher: makes results from latents.

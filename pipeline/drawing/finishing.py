@@ -53,8 +53,8 @@ class Finisher:
 
     Args:
         screen: the operator's check of finished pictures; None without one.
-        first: the first model's programs, whose safety checker, if there is one, checks pictures of
-            models without one too.
+        first: the first model's programs. If it has a safety checker, that also checks pictures of
+            models that have none.
     """
 
     def __init__(self, screen: Screen | None, first: CompiledSampler | None = None):
@@ -93,7 +93,7 @@ class Finisher:
         latents = np.asarray(final.latents)[slots]
         if not np.isfinite(latents).all():
             raise NotFiniteError(
-                "the latents are no finite numbers, and pictures of them would be black; lower the"
+                "the latents are not finite, and pictures of them would be black; lower the"
                 " weights of the LoRAs, or the guidance scale"
             )
         if final.decoded is None:

@@ -104,7 +104,7 @@ class Models:
         with self._adding:
             if name in (*self._models, *taken):
                 raise InputError(
-                    f"a model named {name!r} is there; remove it first, or pass another name"
+                    f"a model named {name!r} is there already; remove it, or pass another name"
                 )
             tokenizers = self._load_tokenizers(checkpoint)
             drawer = self._first._replace(

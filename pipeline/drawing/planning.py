@@ -43,8 +43,8 @@ class Planner:
     Args:
         models: the models.
         refiner: the refiner; None without one.
-        facts: returns what requests can name.
-        run_of: returns the programs of a size, height and width, or raises InputError.
+        facts: returns the facts about the models.
+        run_of: returns the programs for a height and a width; raises InputError if there are none.
         embeddings: returns the loaded embeddings.
         look: how pictures are shown and described.
         wildcard_dir: the folder of the lists that prompts can name; None for none.

@@ -108,12 +108,12 @@ class StagePlan:
 
 
 def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
-    """Return a stage.
+    """Make a stage: read its prompts, and pack the work of each of its pictures.
 
-    `placement` notes the embeddings that the prompts name.
+    `placement` gets the embeddings that the prompts name.
 
     Raises:
-        Cancelled: if `cancelled` is set.
+        Cancelled: if `plan.cancelled` is set.
         InputError: if a prompt cannot be used.
     """
     request, origin, part = plan.request, plan.origin, plan.parts[0]

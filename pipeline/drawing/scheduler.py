@@ -32,8 +32,8 @@ class Rules(Generic[T]):
         enter: reserves what the next picture of a request needs; returns False if nothing is free.
         has_room: returns whether anything is free.
         read_ahead: begins to read the model and the LoRAs of a request that waits for others.
-        suits: returns whether some device has a request's group; None for devices that all have the
-            same one, and change it when no picture is drawn.
+        suits: returns whether some device has the group of a request. None if all devices have the
+            same group, which changes only while no picture is drawn.
         programs: returns which programs draw a request. Requests for different programs are drawn
             side by side, whatever their groups.
     """
@@ -52,10 +52,11 @@ class Rules(Generic[T]):
 class Scheduler(Generic[T]):
     """Decides which request's picture enters next.
 
-    Senders share the evaluations of the networks fairly. Requests with the model and LoRAs that the
-    devices have pass over others that came within `PASSED_OVER_S`. Once the devices have had them
-    for so long, an older request for others stops what is behind it, and enters when the slots are
-    empty. Live requests come when no other waits.
+    Senders share the evaluations of the networks fairly. Requests for the model and LoRAs that are
+    on the devices go before others that have waited for less than `PASSED_OVER_S`. Once a request
+    for another model or other LoRAs has waited that long, and the devices have had theirs for that
+    long, it blocks all requests behind it, and enters when the slots are empty. Live requests
+    enter only while no other request waits.
 
     Args:
         rules: answers about requests and devices.

@@ -31,9 +31,10 @@ class Network:
         make: makes the module from its configuration, with the keywords `dtype` and `rngs`.
         tokenizer: the folder of its tokenizer, if it is a text encoder.
         dtype: its dtype; the pipeline's where None.
-        fit: returns its configuration with the sizes of tensors of given shapes, from that of a
-            published network; the arguments are the latter and the shapes by name in diffusers'
-            layout. None for a network that is in no single file.
+        fit: returns the configuration of a network in a single file. The arguments are the
+            configuration of a published network of its kind, and the shapes of the file's tensors
+            by their names in diffusers' layout, from which the sizes are taken. None for a network
+            that is in no single file.
         hint: advice to add to an error about an optional network, such as how to leave it out.
         int8_layers: returns, from its configuration, a pattern of the layers to quantise; see
             `pipeline.models.quantized.quantize`. None for a network that never is.
@@ -114,9 +115,10 @@ class Architecture:
             prompt is predicted for.
         tiny_decode: `decode` by the tiny VAE beside the checkpoint.
         step_cache: how a step can use deep features of an earlier one.
-        with_chunks: `(context, room, chunks) -> context`: turns the context of one chunk of prompts
-            into that of prompts with `room` chunks, of which `chunks`, `[H, B]` int32, count. Its
-            third axis is that of the chunks where it has tokens. None if a prompt has one chunk.
+        with_chunks: `(context, room, chunks) -> context`: gives a context of one chunk room for
+            `room` chunks. Its arrays with tokens get a third axis for the chunks. `chunks`,
+            `[H, B]` int32, is the number of chunks that count in each prompt. None if prompts
+            have only one chunk.
         with_mask: `(context, mask, masked_latents) -> context`: adds to the context of a network
             that draws nothing without a mask `[B, h, w, 1]`, 1 where the picture is redrawn, and
             the latents `[B, h, w, C]` of the picture with its masked part in grey. None for
@@ -147,8 +149,8 @@ class Family:
         name: its name, for users.
         class_name: the class of diffusers' pipeline in `model_index.json`.
         other_class_names: further classes, of pipelines that draw with the same networks.
-        recognise: tells families of the same class apart, from a checkpoint's folder; it must be
-            True for one of them.
+        recognise: returns whether a checkpoint's folder is of this family. It tells families with
+            the same class apart: exactly one of them must return True.
         text_encoders: the text encoders, in the order in which `Architecture.encode` takes their
             tokens.
         networks: the other networks that every checkpoint has.

@@ -96,7 +96,8 @@ class Settings(_Values):
         negative_prompt: the negative prompt, "" for none.
         width: in pixels.
         height: in pixels.
-        model: a Hub id, or the name of a folder or file; among VALUES it is the name in requests.
+        model: a Hub id, or the name of a folder or file; not the model's name in requests, which
+            is the meaning of this setting in VALUES.
         revision: the commit on the Hub.
         vae, unet: the same for networks that replaced the model's own.
         refiner: the same for the refiner that drew the last steps.

@@ -136,7 +136,7 @@ def _side_by_side(framed: Array, count: int, stride: int) -> Array:
 
 
 def _by_products(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
-    """Convolve in bfloat16 by matrix products, each over as many rows as have `PIXELS` pixels.
+    """Convolve in bfloat16 by matrix products, each over rows of at most `PIXELS` pixels in all.
 
     Pixels are moved as uint16 bit words, because XLA would widen bfloat16 to move it.
     """

@@ -23,8 +23,8 @@ def text_encoder_of(published_config: TextEncoderConfig, shapes: Shapes) -> Text
     """Return the configuration of a text encoder with tensors of these shapes.
 
     Raises:
-        LookupError: if a tensor that gives a size is missing or has fewer axes.
-        ValueError: if a width cannot be divided as the published network's is.
+        LookupError: if a tensor from which a size is read is missing or has too few axes.
+        ValueError: if the width is no multiple of the published network's attention head width.
     """
     vocab_size, width = shapes["embeddings.token_embedding.weight"]
     projected = published_config.projection_dim is not None

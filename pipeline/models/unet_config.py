@@ -66,13 +66,17 @@ class UNetConfig:
 
     Tuples run over the blocks from the highest resolution down, `up_depths` from the lowest
     resolution up. A depth is the number of transformer layers after one ResNet. A block without
-    attention has no depths. The middle block has `mid_resnets` ResNets: two around its transformer,
-    one if it has no attention, with `mid_depth` None, or none at all, as in KOALA-700M. The input
-    channels are those of the latents, or those of `takes_mask`. `addition`
-    is None if only the time and the prompt condition the UNet. `time_cond_proj_dim` is the width of
-    the embedded guidance scale, None if the UNet takes none: only UNets that guided distillation
-    made, such as latent consistency models, take it. With `time_scale_shift` the time embedding
-    scales and shifts in every ResNet what it is otherwise added to.
+    attention has no depths.
+
+    The middle block has `mid_resnets` ResNets. There are two with a transformer between them; or
+    one without attention, and `mid_depth` is None; or none at all, as in KOALA-700M.
+
+    `in_channels` is the number of channels of the latents, or more if `takes_mask`.
+    `addition` is None if only the time and the prompt condition the UNet.
+    `time_cond_proj_dim` is the width of the embedded guidance scale. It is None if the UNet does
+    not take the scale: only UNets from guided distillation do, such as latent consistency models.
+    `time_scale_shift`: whether every ResNet scales and shifts its hidden states by the time
+    embedding, instead of adding it to them.
     """
 
     sample_size: tuple[int, int]

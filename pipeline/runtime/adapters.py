@@ -194,11 +194,10 @@ class Adapters:
     def select(
         self, weights: Mapping[str, tuple[float, float]], model: Model | None = None
     ) -> None:
-        """Let the parameters be those of a model, with a set of adapters merged into them.
+        """Make the parameters those of a model, with a set of adapters merged into them.
 
-        Nothing is done if they are already. If that fails, they are those of one model without
-        adapters, or `select` must be called again before a program may run; the next call repairs
-        them.
+        Do nothing if they are so already. After an exception the parameters may be incomplete: call
+        `select` again before a program runs. That call repairs them.
 
         Args:
             weights: the weight in the denoisers and in the text encoders, by the adapter's name.

@@ -57,8 +57,8 @@ def choose_layout(devices: int, images: int, per_picture: int = 1) -> Layout:
     if per_picture > devices or (per_picture > 1 and per_picture % 2):
         right = ", ".join(map(str, (1, *range(2, devices + 1, 2))))
         raise InputError(
-            f"devices_per_picture is {per_picture}, with {devices} to draw on; expected {right}:"
-            " two halves of guidance, and rows of each"
+            f"devices_per_picture is {per_picture}, with {devices} devices to draw on; expected"
+            f" {right}, so that each half of guidance has equally many devices"
         )
     shares = [n for n in range(1, images + 1) if images % n == 0]
     halves, rows = ((1, 2), 1) if per_picture == 1 else ((2,), per_picture // 2)
@@ -262,7 +262,7 @@ class CompiledSampler:
         New pictures with the same prompts on the same device share one encoding.
 
         Args:
-            embeds: those of all slots, which are gone afterwards: their memory is used again.
+            embeds: the embeddings of all slots. Their buffers are donated.
             new_slots: `[B]` bool, the slots of the new pictures. The other arguments matter only
                 there.
             input_ids: for each text encoder `[2, B, C * L]` int32 for C chunks, the negative
@@ -298,10 +298,10 @@ class CompiledSampler:
         """Return the context with that of some pictures' prompts, for the steps that follow.
 
         Args:
-            context: the context of all slots, which is gone afterwards: its memory is used again.
+            context: the context of all slots. Its buffers are donated.
             new_slots: `[B]` bool, the slots of these pictures. The other arguments matter only
                 there.
-            texts: the embeddings of up to `MAX_TEXTS` texts that the prompts have in turn.
+            texts: the embeddings of the texts between which prompts change, up to `MAX_TEXTS`.
             text_numbers: `[2, B]` int32, which of the texts each prompt has, the negative prompts
                 first.
             guidance: `[B]` float32, the guidance scales minus 1, for networks that take them.

@@ -103,9 +103,9 @@ def match_networks(
 def load_networks(
     pending_weights: Mapping[str, PendingWeights[Any]], place: weights.DevicePut
 ) -> dict[str, Any]:
-    """Load the parameters from `find_networks`, and return the networks by name.
+    """Load the parameters that `find_networks` found, and return the networks by name.
 
-    `place` takes each parameter as a host array and puts it where it belongs.
+    `place` copies a parameter from a host array to the devices.
     """
 
     def load(name: str, pending: PendingWeights[Any]) -> Any:

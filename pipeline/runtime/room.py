@@ -121,7 +121,7 @@ class Room:
         cache: the cache.
         memory: the bytes that JAX could use when this was made; None if not known.
         sizes: the sizes of pictures, which are counted from the start.
-        loras: returns the bytes that the loaded LoRAs take, and one more.
+        loras: returns the bytes that the loaded LoRAs take together with one more, if given.
     """
 
     def __init__(self, models: Sequence[Model], cache: ExecutableCache | None = None) -> None:

@@ -41,8 +41,9 @@ class Start:
     """All that the n pictures of a request start from.
 
     Attributes:
-        input_ids: for each text encoder `[V, 2, n, C * L]` int32, the negative prompts first, for V
-            texts that the prompts have in turn, at most `MAX_TEXTS`.
+        input_ids: for each text encoder `[V, 2, n, C * L]` int32, the negative prompts first. V is
+            the number of texts between which the prompts change during the run, at most
+            `MAX_TEXTS`.
         weights: how much each token counts, likewise float32.
         chunks: `[V, 2, n]` int32, the number of chunks of each prompt, at most C.
         zeroed: `[V, 2, n]` bool; see `Architecture.encode`.
@@ -100,10 +101,10 @@ class Slots:
 
     Attributes:
         state: the state of all slots after the evaluations that are queued.
-        kept: the parts of all slots' pictures that are kept.
+        kept: what the pictures in all slots keep of those that they start from; see `Kept`.
         deep: the deep features of all slots' pictures; None without step caching.
-        texts: the embeddings of the texts that the pictures have in turn; more than one only while
-            a picture in a slot has several.
+        texts: the embeddings of the texts between which prompts change during a run; more than one
+            only while a picture in a slot has several.
         taken: the slots with a picture.
     """
 

@@ -66,7 +66,9 @@ class Schedulers:
             InputError: if the model cannot be drawn with it; the message names the argument.
         """
         if scheduler in self.refused:
-            raise InputError(f"scheduler {scheduler!r} cannot draw this: {self.refused[scheduler]}")
+            raise InputError(
+                f"scheduler {scheduler!r} does not fit this model: {self.refused[scheduler]}"
+            )
         config = self.configs[scheduler] if scheduler else self.own
         if isinstance(config.training, Flow):
             _check_unspaced(sigma_schedule, timestep_spacing, timesteps)
@@ -95,7 +97,7 @@ def _check_unspaced(sigma_schedule: str, timestep_spacing: str, timesteps: Seque
         "timesteps": timesteps,
     }
     for name in (name for name, value in settings.items() if value):
-        raise InputError(f"{name} does not fit this model of flow matching; leave it out")
+        raise InputError(f"{name} cannot be used with a flow-matching model; leave it out")
 
 
 def _checked(config: SchedulerConfig) -> SchedulerConfig:

@@ -64,8 +64,9 @@ class SchedulerClass:
         supported: settings that it reads and that change its results, with the supported values.
             Where a file leaves one out, its default must be among them; see `own_defaults`.
         implied: settings of the class that the scheduler's name stands for.
-        own_defaults: the class's own default of such settings, where it is not supported. A chosen
-            scheduler then uses the supported value.
+        own_defaults: the class's own defaults of such settings, where they are not supported. A
+            checkpoint whose file leaves such a setting out is refused. A scheduler that an operator
+            or a request chose uses the first supported value instead.
         defaults: defaults of other settings, where they differ from those of most classes.
         predictions: the types of prediction that it supports.
         sigma_schedules: whether it has the settings of `SIGMA_KEYS`.

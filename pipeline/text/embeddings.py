@@ -83,7 +83,10 @@ def read_embedding(file: Path, name: str, widths: Sequence[int]) -> Embedding:
         vectors = tuple(map(_read, encoder_tensors, widths))
         if len({len(rows) for rows in vectors}) > 1:
             shapes = " and ".join(str(list(rows.shape)) for rows in vectors)
-            raise CheckpointError(f"{file}: {shapes} are unequal numbers of vectors")
+            raise CheckpointError(
+                f"{file}: the tensors have the shapes {shapes}; expected equally many vectors in"
+                " each"
+            )
         try:
             digest = sha256(file.read_bytes()).hexdigest()
         except OSError as error:

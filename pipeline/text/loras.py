@@ -48,7 +48,7 @@ def parse_loras(text: str) -> dict[str, tuple[float, float]]:
     for entry in text.split(",", MAX_LORAS) if text else ():
         match = _LORA.fullmatch(entry)
         if match is None or match[1] in weights:
-            raise ValueError(f"{text!r} is no list of LoRAs")
+            raise ValueError(f"{text!r} is not a list of LoRAs such as pixel:0.8,other:0.5:0.3")
         name, unet, encoders = match.groups()
         weights[name] = float(unet), float(unet if encoders is None else encoders)
     return _checked(weights)

@@ -106,9 +106,9 @@ class Resolver:
     def _line(self, name: str, depth: int) -> str:
         if depth >= MAX_DEPTH or not self._budget.take():
             raise InputError(
-                f"the list __{name}__ leads to more than {MAX_DEPTH} files in a row, or the request"
-                f" to more than {MAX_LINES} lines; name fewer lists, and let no files name each"
-                " other in a circle"
+                f"the list __{name}__ is nested more than {MAX_DEPTH} files deep, or the prompts"
+                f" take more than {MAX_LINES} lines from files; use fewer lists, and let no file"
+                " lead back to itself"
             )
         lines = read_lines(self._folder, name)
         return self.resolve(lines[self._draw(len(lines))], depth + 1)
@@ -185,9 +185,10 @@ def options_of(text: str) -> tuple[list[str], int]:
 
 
 def _count(parts: list[str], bracket: _List) -> re.Match[str] | None:
-    """Match the number with which the first option of a list may begin.
+    """Match the number of choices that a list may begin with, such as `2$$`.
 
-    Few parts are joined for it, because brackets that enclose no list may be nested deeply.
+    Only as many parts are joined as can hold it. Joining all parts after each bracket would take
+    quadratic time for deeply nested brackets.
     """
     beginning, place = "", bracket.start + 1
     while len(beginning) < _COUNT_SIZE and place < len(parts):
@@ -243,10 +244,13 @@ def read_lines(folder: Path | None, name: str) -> Sequence[str]:
         InputError: if the list has no file that can be used; the message says why.
     """
     if folder is None:
-        raise InputError(f"the prompt names the list __{name}__, but there is no folder of lists")
+        raise InputError(
+            f"the prompt names the list __{name}__, but there is no folder of lists; set"
+            " wildcard_dir, or leave the list out"
+        )
     if _NAME.fullmatch(name) is None:
         raise InputError(
-            f"__{name}__ is no name of a list; expected letters, digits, - and _, with / between"
+            f"__{name}__ cannot name a list; expected letters, digits, - and _, with / between"
             " folders"
         )
     reason, lines = "is not there", ()

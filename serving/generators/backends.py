@@ -29,17 +29,18 @@ class Backend:
 
     Attributes:
         other_requests: number of its requests from elsewhere, at the last health check.
-        drawing: number of unfinished pictures of each request from here that it draws or will draw
-            next, by the request's id.
+        drawing: number of unfinished pictures of each request that it was sent from here, by the
+            request's id; some may wait there for a slot.
         streams: time limit of each open stream of events, by the id of its request.
-        resting: whether it is sent nothing for a moment, because it refused a request.
+        resting: whether it is sent no requests for a while, because it refused one.
         silent: unanswered health checks since it last answered or sent an event.
-        stays: whether it is kept however long it is silent.
+        stays: whether it is kept even if it never answers; others are removed after `LAST_LOOKS`
+            unanswered health checks.
         healthy: whether it answers and accepts requests, whatever its model is.
         in_use: the model and the LoRAs of the latest request that it was sent.
         sent_at: `time.monotonic()` of that request.
-        facts: about its model, at the last health check; None before the first one, while it
-            refuses, and after `_LOOKS` unanswered ones.
+        facts: the facts about its model from the last health check. None before the first check,
+            after a check whose answer could not be used, and after `_LOOKS` unanswered checks.
     """
 
     url: str

@@ -91,7 +91,7 @@ NO_FOLDERS = Folders()
 
 @dataclass(eq=False)
 class Seated:
-    """A request that has had a turn for each of its first pictures.
+    """A request of which at least one picture has had its turn in the queue.
 
     Attributes:
         stop: stops its drawing once it is set.
@@ -577,7 +577,7 @@ def _error(request: Request, error: Exception) -> Error:
             log.warning("A request drew nothing: %s", error, extra=log_fields(request))
             return Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
         case CheckpointError():
-            log.error("The model %r cannot be drawn with: %s", request.model, error)
+            log.error("The model %r cannot draw: %s", request.model, error)
             params: dict[str, Param] = {"value": request.model}
             return Error(ErrorKind.FAILED, Message(Code.UNREADABLE_MODEL, params))
     return _failed(request, error)

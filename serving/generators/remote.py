@@ -162,7 +162,7 @@ class RemoteDrawer(Drawer):
 
     def stop(self, record: Record) -> None:
         """See `Drawer.stop`."""
-        # Closing the connection makes the instance stop within one step.
+        # Closing the connection makes the instance stop within two steps.
         sent = self._sent.get(record.request.id)
         if sent and sent.task and sent.task is not asyncio.current_task():
             sent.task.cancel()

@@ -79,8 +79,9 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     ) -> AsyncIterable[ServerSentEvent]:
         """Draw pictures, and send the events of the request.
 
-        The events are `queued`, `started`, `step`, `image`, then `done` or `error`. Each has the
-        request's `id`. Closing the connection stops the drawing, unless `keep` is set.
+        The events are `queued`, `started`, `step`, `preview` if asked for, `image`, and at the end
+        `done` or `error`. Each has the request's `id`. Closing the connection stops the drawing,
+        unless `keep` is set.
         """
         async for event in _stream(*followed):
             yield event
@@ -95,7 +96,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
 
     @routes.delete("/requests/{request_id}")
     async def cancel(request_id: RequestId) -> dict[str, str]:
-        """Stop a request within one step; do nothing if it has ended."""
+        """Stop a request within two steps; do nothing if it has ended."""
         generator.cancel(request_id)
         return {"id": request_id}
 
@@ -103,11 +104,13 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
     async def length(sender: HttpRequest) -> dict[str, Any]:
         """Return the length of a prompt and how it is read.
 
-        `tokens` is the number of tokens, `limit` what the model takes, `left_out` the text beyond
-        it, and `chunks` the number of chunks. `reading` has the prompt's `texts` with the steps
-        that use them, the weights of its `loras` in the UNet and in the text encoders, and the
-        `lists` from which the seed chooses. A text has the `fragments` of each section between two
-        breaks, with their weights. The longest text counts, with the longest options of lists.
+        `tokens` is the number of tokens, `limit` the number that the model reads, `left_out` the
+        text beyond it, and `chunks` the number of chunks. If the prompt has several texts during a
+        run, these describe the longest one, with the longest options of its lists.
+
+        `reading` has the prompt's `texts` with the steps that use them, the weights of its `loras`
+        in the UNet and in the text encoders, and the `lists` from which the seed chooses. A text
+        has the `fragments` of each section between two breaks, with their weights.
         """
         body = await bodies.read(sender, schemas.LengthBody)
         steps = body.num_inference_steps or generator.facts.num_inference_steps

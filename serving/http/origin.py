@@ -61,9 +61,9 @@ _MOST_IN_PART = 255  # bytes
 
 
 def check_path(request: Request) -> None:
-    """Refuse a path with control characters, or with a part that no file can have as its name.
+    """Refuse a path with control characters, or with a part too long for the name of a file.
 
-    Some route patterns ignore a line break at the end, others do not.
+    Control characters are refused because some route patterns ignore a line break at the end.
     """
     path = request.scope["path"]
     parts = path.encode("utf-8", "replace").split(b"/")

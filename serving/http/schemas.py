@@ -140,13 +140,15 @@ class GenerateBody(FromPictureBody):
         le=MAX_IMAGES,
         description="Number of pictures; if None, as many as are drawn at once.",
     )
-    size: str | None = Field(None, pattern=f"^{SIZE}$", description="WxH")
+    size: str | None = Field(
+        None, pattern=f"^{SIZE}$", description="Width and height in pixels, such as 1024x1024."
+    )
     id: str | None = Field(
         None,
         pattern=ID,
         description="The request's id; clients that know it can follow and stop the request.",
     )
-    keep: bool = Field(False, description="Go on for a while after the last follower has left.")
+    keep: bool = Field(False, description="Go on for a while after the last client disconnects.")
     previews: bool = Field(False, description="Send `preview` events as well.")
     unblurred: bool = Field(
         False, description="Send a blurred picture's original with it, if it may be shown."
@@ -253,9 +255,10 @@ def to_event(name: str, data: str) -> Event:
 
 
 def to_message(text: str, code: object, params: object) -> Message:
-    """Return the message of another instance.
+    """Rebuild the message that another instance sent as its text, its code and its parameters.
 
-    A code that this version does not know, or whose parameters differ, becomes the English text.
+    If this version does not know the code, or expects other parameters, the result has the English
+    text alone.
     """
     try:
         message = _MESSAGE.validate_python({"code": code, "params": params})

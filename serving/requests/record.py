@@ -35,7 +35,7 @@ class Record:
         followed: whether there was ever a follower.
         accepted_at, started_at, drawn_at, ended_at: `time.monotonic()` when the request was taken
             in, first begun, had its last step done, and ended; None for stages not reached.
-        lost_input: whether the request had a picture to start from, which is dropped.
+        lost_input: whether the picture that the request started from has been dropped.
     """
 
     def __init__(self, request: Request) -> None:

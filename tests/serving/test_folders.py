@@ -138,7 +138,7 @@ def test_damaged_files_are_left_out(
     os.mkfifo(tmp_path / "pipe.safetensors")
     assert names(folder, clock) == names(folder, clock) == []
     for name in "ab":
-        said = f"LORA_DIR has no complete safetensors file in {name}.safetensors"
+        said = f"LORA_DIR leaves out {name}.safetensors, which is not a complete"
         assert caplog.text.count(said) == 1
 
 

@@ -50,7 +50,11 @@ class ImagesBody(Lenient, schemas.Body):
     neutral = NEUTRAL
 
     n: int | None = Field(1, ge=1, le=MAX_N, description="Number of pictures.")
-    size: str | None = Field("auto", pattern=f"^(auto|{schemas.SIZE})$", description="WxH")
+    size: str | None = Field(
+        "auto",
+        pattern=f"^(auto|{schemas.SIZE})$",
+        description="Width and height in pixels, such as 1024x1024.",
+    )
     response_format: Literal["b64_json", "url"] | None = Field(
         "b64_json", description="A URL can be fetched for an hour, without a key."
     )

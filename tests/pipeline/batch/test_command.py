@@ -132,7 +132,7 @@ def test_a_batch_with_a_picture_that_fails(
         assert (status, len(printed)) == (1, 2)
         first, second = messages.splitlines()
         assert first == f"2 of 3 pictures are in {tmp_path / 'out'}; these cannot be drawn:"
-        assert second.startswith(f"{tmp_path / 'list.txt'}:2: the latents are no finite numbers")
+        assert second.startswith(f"{tmp_path / 'list.txt'}:2: the latents are not finite")
     assert load.call_count == 1
     assert sorted(record["index"] for record in records(tmp_path / "out")) == [0, 1, 2]
 

@@ -114,7 +114,7 @@ def test_a_picture_that_is_not_finite_fails_alone(tmp_path: Path, out: Path):
     batch = make_batch(tmp_path, *({"prompt": each} for each in ("a", "overflow", "b", "c")))
     found = Drawn(FakePipeline(), batch, out)
     assert (found.overs, found.drawn, [*found.failed]) == (4, {0, 2, 3}, [1])
-    assert found.failed[1].startswith("the latents are no finite numbers")
+    assert found.failed[1].startswith("the latents are not finite")
 
 
 def test_a_device_that_fails_ends_the_batch(tmp_path: Path, out: Path):

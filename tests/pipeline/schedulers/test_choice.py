@@ -62,7 +62,7 @@ def test_timesteps_replace_the_files_sigmas(tmp_path: Path) -> None:
 def test_a_scheduler_that_does_not_fit_the_model_says_why(tmp_path: Path) -> None:
     found = schedulers(tmp_path, prediction_type="sample")
     assert {*found.refused} == {"euler-ancestral", "pndm", "dpmsolver++-sde"}
-    with pytest.raises(InputError, match="scheduler 'pndm' cannot draw this: prediction_type = "):
+    with pytest.raises(InputError, match="'pndm' does not fit this model: prediction_type = "):
         found.choose("pndm")
     assert not any(str(tmp_path) in reason for reason in found.refused.values())
 

@@ -81,7 +81,7 @@ ONE, TWO = np.ones((2, 8), np.float32), np.ones((2, 12), np.float32)
         ({"emb_params": ONE}, WIDTHS, "the tensors clip_l and clip_g; this file has 'emb_params'"),
         ({"clip_l": ONE}, WIDTHS, "the tensors clip_l and clip_g; this file has 'clip_l'"),
         ({"clip_l": TWO, "clip_g": ONE}, WIDTHS, r"'clip_l' has shape \[2, 12\]; .* 8\]"),
-        ({"clip_l": ONE[:1], "clip_g": TWO}, WIDTHS, r"\[1, 8\] and \[2, 12\] are unequal numbers"),
+        ({"clip_l": ONE[:1], "clip_g": TWO}, WIDTHS, r"\[1, 8\] and \[2, 12\]; expected equally"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(

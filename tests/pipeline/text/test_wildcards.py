@@ -148,7 +148,7 @@ ELSEWHERE = ["../secret", "/etc/passwd", "a/../../secret", "a\\b", "a.b", ".."]
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_names_that_lead_elsewhere(folder: Path, name: str) -> None:
     write(folder.parent, "secret", "secret")
-    with pytest.raises(InputError, match="is no name of a list; expected letters"):
+    with pytest.raises(InputError, match="cannot name a list; expected letters"):
         Resolver(0, folder).resolve(f"a __{name}__")
 
 

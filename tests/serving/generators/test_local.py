@@ -171,7 +171,7 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
     async def test() -> None:
         await generator.open()
         assert generator.facts.sizes == ((8, 8),)
-        said = "size is 16x8, not ready yet; here it can only be 8x8"
+        said = "size is 16x8, which is not ready yet; try again later, or choose 8x8"
         with pytest.raises(RequestError, match=said):
             await generator.submit(request(size=(16, 8)))
         await until(lambda: pipe.calls)  # the new size's first run, on the devices' thread

@@ -307,7 +307,7 @@ def test_stuck_devices_fail_the_health_check(monkeypatch: pytest.MonkeyPatch):
         ({"prompt": None}, "prompt", "string"),
         ({"prompt": " "}, "prompt", "prompt is blank"),
         ({"prompt": "x" * 2001}, "prompt", "at most 2000"),
-        ({"prompt": ["a"]}, "prompt", "one for each of 2"),
+        ({"prompt": ["a"]}, "prompt", "one for each of the 2 pictures"),
         ({"seed": "7"}, "seed", "valid integer"),
         ({"seed": 1.5}, "seed", "valid integer"),
         ({"seed": 2**32}, "seed", "less than or equal to 4294967295"),

@@ -259,7 +259,7 @@ def test_a_prompt_for_each_picture(site: Site, client: openai.OpenAI):
     answer = generate(client, n=3, extra_body={"prompt": ["one", "two", "three"]})
     prompts = [opened(file_of(image)).info["parameters"].split("\n")[0] for image in answer.data]
     assert prompts == ["one", "two", "three"]
-    with pytest.raises(openai.BadRequestError, match="expected one, or one for each of 3"):
+    with pytest.raises(openai.BadRequestError, match="expected one, or one for each of the 3"):
         generate(client, n=3, extra_body={"prompt": ["one", "two"]})
 
 
