@@ -4,6 +4,7 @@
 #   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
 #   make run-cluster                the page and two replicas under Ray Serve
 #   make test                       the tests; make test ARGS="-k browser" for some of them
+#   make test-fast                  those that need no JAX, in half a minute
 #   make test-slow                  the slow ones: chaos, training, slow networks, ...
 #   make test-all                   both kinds in one run, faster than one after the other
 #   make test-rare                  before a release: what other tests check in another way
@@ -52,7 +53,7 @@ run-cluster: setup $(VENV)/.installed-cluster
 	$(VENV)/bin/serve run cluster:app $(ARGS)
 
 # Tests start many programs, which would all compile the same sources.
-test test-slow test-all test-rare: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-slow test-all test-rare: export PYTHONDONTWRITEBYTECODE =
 
 test: MARKED := not slow and not rare
 test-slow: MARKED := slow and not rare
@@ -63,6 +64,12 @@ test test-slow test-all test-rare: $(VENV)/.installed-test tests/node/node_modul
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m pytest -m "$(MARKED)" \
 	  --numprocesses $(TESTERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Without JAX, Chromium and tests that wait or measure.
+test-fast: $(VENV)/.installed-test
+	$(VENV)/bin/python -m pytest --without-jax -m "not slow and not rare and not lasting" \
+	  --ignore tests/end_to_end --ignore tests/reference --ignore tests/test_commands.py \
+	  --numprocesses $(PROCESSORS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-incumbent: $(INCUMBENT)/.installed
 test-incumbent: COMPARED := tests/reference/test_incumbent.py

@@ -120,7 +120,7 @@ def test_layout(devices: int, images: int, per_picture: int, layout: tuple[int, 
     ("devices", "per_picture", "right"), [(4, 3, "1, 2, 4"), (2, 4, "1, 2"), (1, 2, "1")]
 )
 def test_other_numbers_of_devices_are_refused(devices: int, per_picture: int, right: str) -> None:
-    with pytest.raises(InputError, match=rf"_picture is {per_picture}, .*; expected {right}:"):
+    with pytest.raises(InputError, match=rf"_picture is {per_picture}, .*; expected {right}, so"):
         choose_layout(devices, 4, per_picture)
 
 

@@ -59,6 +59,7 @@ def test_a_drawing_is_repeatable_and_varies_with_its_random_state():
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("style", STYLES)
 def test_things_keep_away_from_the_edge_of_the_picture(style):
     rng = np.random.default_rng(6)

@@ -204,6 +204,7 @@ SHAPES = st.one_of(
 )
 
 
+@pytest.mark.lasting
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -233,6 +234,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.lasting
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

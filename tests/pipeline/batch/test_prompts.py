@@ -135,6 +135,7 @@ def test_settings_of_the_command_are_checked(write: Write):
         read_batch(write("a star", name="list.txt"), {"seed": -1})
 
 
+@pytest.mark.lasting
 @settings(max_examples=100, deadline=None, suppress_health_check=[*SLOW])
 @given(
     st.dictionaries(

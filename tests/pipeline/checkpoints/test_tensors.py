@@ -228,6 +228,7 @@ print(total, peak() - before)
 """
 
 
+@pytest.mark.lasting
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(folder: Path) -> None:
     tensor = np.ones(16 * 2**18, np.float32)  # 16 MiB

@@ -172,7 +172,9 @@ def test_the_prompts_of_a_request_share_the_lines_that_they_may_take(tmp_path: P
         return GenerateRequest(prompt, prompt, prompt_syntax="a1111")
 
     resolved(check_request(lines(MAX_LINES // 16), 8), tmp_path)
-    with pytest.raises(InputError, match=f"more than {MAX_LINES} lines; name fewer lists"):
+    with pytest.raises(
+        InputError, match=f"more than {MAX_LINES} lines from files; use fewer lists"
+    ):
         resolved(check_request(lines(MAX_LINES // 16 + 1), 8), tmp_path)
 
 

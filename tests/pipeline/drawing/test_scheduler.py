@@ -102,6 +102,7 @@ def longest_wait(simulation: Simulation) -> float:
     return max(each.entered[-1] - each.since for each in simulation.drawn if each.entered)
 
 
+@pytest.mark.lasting
 def test_three_models_and_two_lora_sets_starve_nobody_and_cost_little():
     """Each of eight clients asks in runs, and six groups are wanted all the time."""
     runs = [
@@ -115,6 +116,7 @@ def test_three_models_and_two_lora_sets_starve_nobody_and_cost_little():
     assert simulation.read == {*GROUPS}
 
 
+@pytest.mark.lasting
 def test_a_run_that_all_share_changes_the_model_rarely():
     one = run_clients([[GROUPS[0]]] * 8, 1200)
     shared = run_clients([[group for group in GROUPS for _ in range(20)]] * 8, 1200)

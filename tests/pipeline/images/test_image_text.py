@@ -170,6 +170,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.lasting
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is looked up in /proc")
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_file_takes_much_memory(tmp_path: Path, name: str) -> None:

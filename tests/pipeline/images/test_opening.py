@@ -91,6 +91,7 @@ print(json.dumps(grown))
 """
 
 
+@pytest.mark.lasting
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_no_file_takes_much_memory(tmp_path: Path) -> None:
     files = []
@@ -282,6 +283,7 @@ def test_any_chunks(
         _opened_or_refused(webp(*chunks, size=size))
 
 
+@pytest.mark.lasting
 @settings(FUZZED, max_examples=10)
 @given(st.integers(0, 200), st.sampled_from([8, 1000, 2600, 8184]))
 def test_any_number_of_scans(scans: int, side: int) -> None:

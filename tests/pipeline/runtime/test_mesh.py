@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize(
     ("platform", "program"),
     [
@@ -44,6 +45,7 @@ for case in sys.argv[1:]:
 """
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize(
     ("asked", "devices"),
     [

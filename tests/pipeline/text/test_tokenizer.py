@@ -232,6 +232,7 @@ def test_damaged_files(tmp_path: Path, file: str, content: str) -> None:
         Tokenizer.load(tmp_path)
 
 
+@pytest.mark.lasting
 def test_nothing_is_printed(folder: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from pipeline.text.tokenizer import Tokenizers;"

@@ -197,6 +197,7 @@ def test_live_pictures_are_drawn_where_they_are_quick(
     run(test, live=live, distilled=distilled)
 
 
+@pytest.mark.lasting
 def test_a_measurement_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "LIVE_WITHIN_S", 60.0)
     monkeypatch.setattr(local, "LIVE_AGAIN_S", 0.0)

@@ -94,6 +94,7 @@ def test_a_picture_is_passed_on():
     assert not plain.keys() & {"image", "mask", "strength", "padding"}
 
 
+@pytest.mark.lasting
 def test_a_front_end_passes_pictures_on():
     body = BODY | {"image": base64_of(file_of(GREY)), "mask": base64_of(mask()), "strength": 0.6}
     with serve() as site, front_of(site.url) as front:

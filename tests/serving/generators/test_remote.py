@@ -55,6 +55,8 @@ from tests.fleets import MODEL, front_of, pictures
 from tests.generators import change_facts, drawer_of, local_generator, remote_generator
 from tests.web import Site, raw_server, serve, wait_until
 
+pytestmark = pytest.mark.lasting
+
 ROOT = Path(__file__).parents[3]
 ANSWER = json.dumps(asdict(MODEL) | {"load": asdict(Load(0, 0, 32, True))})
 

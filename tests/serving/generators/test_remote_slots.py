@@ -18,6 +18,8 @@ from tests.calls import Background, generate, metric
 from tests.fleets import MODEL, front_of, pictures
 from tests.web import serve, wait_until
 
+pytestmark = pytest.mark.lasting
+
 STEPS = 12
 
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -328,6 +329,7 @@ def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.M
         def look(drawing: Drawing) -> dict[int, np.ndarray]:
             if own.pictures:
                 raise RuntimeError("RESOURCE_EXHAUSTED")
+            wait(pipe._engine._decoded)  # the next step finds the pictures, however slow they are
             return {}
 
         pipe.look = look

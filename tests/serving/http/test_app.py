@@ -176,6 +176,7 @@ def test_cancel_and_come_back():
         assert post(site, BODY | {"id": request_id}).json()["error"]["code"] == "duplicate"
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("keep", [False, True])
 def test_closing_the_connection_frees_the_place(keep: bool):
     with serve(held=True, limits=Limits(grace_s=0.5 if keep else 60)) as site:
@@ -281,6 +282,7 @@ def test_a_wait_counts_the_evaluations_of_each_request():
         assert post(site, BODY).headers["retry-after"] == "25"  # seven evaluations of 3.5 s
 
 
+@pytest.mark.lasting
 def test_stuck_devices_fail_the_health_check(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(local, "_STUCK", 0.01)  # noticed long before the deadline
     with serve(held=True, limits=Limits(running_s=60.0)) as site, ThreadPoolExecutor() as pool:
@@ -510,6 +512,7 @@ def taken_slowly(client: socket.socket) -> int:
     return taken
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("takes", [True, False])
 def test_only_a_client_that_reads_nothing_is_cut_off(

@@ -318,6 +318,7 @@ def test_a_call_has_one_place_in_the_queue():
     assert generator.under_way == [0] * 5
 
 
+@pytest.mark.lasting
 def test_a_call_that_has_begun_waits_for_room():
     generator = Counted(refusals=3)
     with serve(generator=generator) as site:

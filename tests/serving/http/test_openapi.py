@@ -38,6 +38,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
 def test_no_call_fails_and_every_error_has_a_message(

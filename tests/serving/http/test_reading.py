@@ -92,6 +92,7 @@ def test_pictures_are_encoded_while_prompts_are_measured(monkeypatch: pytest.Mon
         assert {call.result() for call in calls} == {200}
 
 
+@pytest.mark.lasting
 def test_a_client_that_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch):
     with serve() as site, held(monkeypatch, site.pipe, "measure") as gate:
         for _ in range(2 * MOST_READING_EACH):

@@ -107,6 +107,7 @@ def test_expressions_match_texts_as_they_are_written_and_compared(line: str, tex
     assert BlockedWords([line]).find(text)
 
 
+@pytest.mark.lasting
 def test_long_texts_take_linear_time():
     blocked = BlockedWords(["nude", "/nude/"])
     for text in ("a.", "a", "1", "@", "a1", "n.u.d.", "nud", "1.", "e\u0301"):

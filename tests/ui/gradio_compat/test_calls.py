@@ -361,6 +361,7 @@ def test_only_checked_fields_reach_gradio(page: Page):
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.lasting
 def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     page = Page(tmp_path, programs=False)
@@ -375,6 +376,7 @@ def test_the_pages_own_api_can_be_closed(tmp_path: Path, monkeypatch: pytest.Mon
     assert page.generator.asked == []
 
 
+@pytest.mark.lasting
 def test_programs_need_a_key_and_the_page_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -484,6 +486,7 @@ def test_a_session_takes_little_memory(page: Page):
 # --- uploads ---
 
 
+@pytest.mark.lasting
 def test_uploads_of_one_address_are_bounded(page: Page, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(uploads, "MOST_BYTES_EACH", 100)
     page = Page(page.folder)

@@ -46,6 +46,7 @@ async def often(tidy: Callable[..., Awaitable[None]], *given: Any) -> None:
     await tidy(*others, every_s / 1000)
 
 
+@pytest.mark.lasting
 def test_an_application_keeps_a_bounded_number_of_pages_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

@@ -15,6 +15,7 @@ from ui.mount import mount
 WRONG: list[Any] = [{"a": {}}, [{}], -7.5, "no such" * 100, True, float("nan"), 1e-320, 10**4000]
 
 
+@pytest.mark.lasting
 def test_wrong_values_are_refused_without_a_traceback(capfd: pytest.CaptureFixture[str]):
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)

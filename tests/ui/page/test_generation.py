@@ -756,6 +756,7 @@ def test_model_line():
     assert page._header(quantized, Kind.OTHER).endswith(f"<p>{line}, int8</p>")
 
 
+@pytest.mark.lasting
 def test_page_needs_no_jax():
     program = "import sys, ui.page.page, ui.theme; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -242,6 +242,7 @@ def restored(client: TestClient, content: bytes, **headers: str) -> list[Any]:
     return done["output"]["data"]
 
 
+@pytest.mark.lasting
 def test_a_restored_picture_is_deleted(uploads: Path):
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)
