@@ -1,6 +1,7 @@
 """Pictures of several requests in the slots of the local generator: turns, ends and failures."""
 
 import asyncio
+import math
 import re
 import threading
 from collections.abc import Awaitable, Callable
@@ -317,6 +318,7 @@ def test_another_lora_waits_for_empty_slots_but_not_for_long(waited_s: int):
 def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.MonkeyPatch):
     """A preview of another request fails after the step that finishes the picture."""
     monkeypatch.setattr(picture_files, "PAUSE_S", 0.0)
+    monkeypatch.setattr(picture_files, "SHARE", math.inf)  # a preview after every step
 
     async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
         wanted = one("wanted", images=2, visitor="wanted")
