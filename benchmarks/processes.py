@@ -34,7 +34,7 @@ class Instance:
     Args:
         program: the arguments of Python.
         log: see below.
-        environment: variables in addition to those of this process.
+        environment: variables in addition to those of this process at each start.
 
     Attributes:
         url: its address, which stays the same from one start to the next.
@@ -48,7 +48,7 @@ class Instance:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         self._command = [sys.executable, *program, "--port", str(self.port)]
-        self._environment = os.environ | environment
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -59,9 +59,10 @@ class Instance:
 
     def start(self) -> None:
         """Start the process, without waiting until it is ready."""
+        environment = {**os.environ, **self._environment}
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._environment, stdout=output, stderr=output
+                self._command, cwd=ROOT, env=environment, stdout=output, stderr=output
             )
 
     def wait_until_ready(self, within_s: float = 600) -> None:
