@@ -336,7 +336,7 @@ def test_opening_the_page_clears_nothing(page: Page):
     with opening(page):
         page.reload()
     await_answer(page)
-    expect(page.locator("#generate")).to_have_text(i18n.GENERATE)
+    expect(page.locator("#generate")).to_be_visible()
 
 
 def test_page_names_model_and_device(page: Page):
@@ -415,7 +415,7 @@ def test_stop(slow_page: Page):
     page.locator("#steps input[type=number]").fill("50")
     ask(page, PROMPT)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    expect(page.locator("#stop")).to_have_text(i18n.STOP)
+    expect(page.locator("#stop")).to_be_visible()
     previews = page.locator("#previews img")
     expect(previews).to_have_count(4)
     expect(previews.first).to_have_js_property("naturalWidth", 16)
@@ -595,7 +595,7 @@ def test_generate_works_whenever_it_is_visible(slow_page: Page):
     for times in (1, 2, 3):
         ask(page, PROMPT)
         expect(page.locator("#history li")).to_have_count(times)
-        expect(page.locator("#generate")).to_have_text(i18n.GENERATE, timeout=DRAWN_WITHIN_MS)
+        expect(page.locator("#generate")).to_be_visible(timeout=DRAWN_WITHIN_MS)
 
 
 WAIT = re.compile(r"in the queue, about \d+ (s|min)$")

@@ -213,8 +213,8 @@ forEachApp((app) => app.whenOpen(() => {
     showPanels(app);
     keep();
   });
-  app.watch("#gallery", keep);
-  app.watch("#picked-settings", keep);
+  // Which picture is open is a class; the panel of an opened picture is mounted late.
+  app.watch("#pictures", keep, { subtree: true, attributeFilter: ["class"] });
   app.watch("#status", () => {
     markRefused(app);
     keep();
