@@ -131,7 +131,7 @@ class Wiring:
         if not updates:
             return gr.skip()
         return {
-            self.components[name]: gr.HTML(**value, render=False) if name == RELAY else value
+            self.components[name]: gr.update(**value) if name == RELAY else value
             for name, value in updates.items()
         }
 

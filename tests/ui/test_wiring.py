@@ -67,3 +67,8 @@ def test_a_function_that_updates_nothing_is_called() -> None:
     _, event = wired(function)
     assert answer(event) is None
     assert len(calls) == 1
+
+
+def test_the_relay_is_sent_what_it_receives_and_nothing_else() -> None:
+    wiring, event = wired(lambda _: {"relay": {"request": "an id"}}, updates=["relay"])
+    assert answer(event) == {wiring["relay"]: gr.update(request="an id")}
