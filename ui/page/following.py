@@ -58,8 +58,13 @@ async def with_pauses(
             following = asyncio.ensure_future(anext(events))
     finally:
         following.cancel()
-        await asyncio.wait([following])
-        await events.aclose()
+        # In a task of its own: where a client has left, anyio cancels whatever is awaited here.
+        await asyncio.shield(asyncio.create_task(_closed(following, events)))
+
+
+async def _closed(following: asyncio.Future[Event], events: AsyncGenerator[Event]) -> None:
+    await asyncio.wait([following])
+    await events.aclose()
 
 
 async def _progress(

@@ -29,6 +29,9 @@ export const begin = (app, { props, trigger, watch }) => {
     kept[name] = storage.read(...addressOf(name));
   }
 
+  // Told now: a text that is typed while the page opens is kept as a draft, too.
+  const isLinked = !kept.draft && link !== "";
+
   const name = Math.random().toString(36).slice(2);
   const tell = () => {
     props.value = { app: name, bare: kept.bare, request: kept.request };
@@ -48,7 +51,7 @@ export const begin = (app, { props, trigger, watch }) => {
         app.send("#start [data-start]", "kept"); // its panel may be mounted later than this
         trigger("start_kept");
       }
-      if (!kept.draft && link) trigger("linked");
+      if (isLinked) trigger("linked");
     },
     entry: (news) => app.send("#history [data-list]", "news", news),
   };
