@@ -1,6 +1,6 @@
 // The request that the page follows, and what was lost with the network: once it is back, the request
 // is followed again, calls that did not get through are made again, and pictures are fetched again.
-import { forEachApp, pause } from "../static/app.js";
+import { forEachApp, make, pause } from "../static/app.js";
 
 const TRY_EVERY_MS = 2000;
 const ANSWER_WITHIN_MS = 5000;
@@ -85,12 +85,26 @@ const follow = (app, { props, trigger, watch }) => {
     const note = app.find("#network [data-away]");
     note.textContent = away ? note.dataset.away : "";
   });
+  app.tell = (element) => {
+    props.value = element.outerHTML;
+  };
   const update = () => store.dispatch("strip", { html: props.value ?? "" });
   watch("value", update);
   update();
 };
 
 // --- calls ---
+
+// Gradio shows nothing of a call that was refused before it got to a function of the page.
+const refuse = (app, content) => {
+  if (app.store.state.running) return;
+  try {
+    const { detail } = JSON.parse(content);
+    if (typeof detail === "string") app.tell?.(make("p", { class: "error", role: "alert" }, detail));
+  } catch {
+    // A proxy's answer, which is not for visitors.
+  }
+};
 
 // Gradio's own client calls this in place of `fetch` (`delivery.py`).
 const CLIENTS_FETCH = Symbol.for("sdxl-fetch");
@@ -103,7 +117,11 @@ window[CLIENTS_FETCH] = async (input, init) => {
     try {
       const answer = await before(input, init);
       // Read now, because it may break off in the middle.
-      if (!GATEWAY_ALONE.includes(answer.status)) return new Response(await answer.text(), answer);
+      const content = await answer.text();
+      if (!GATEWAY_ALONE.includes(answer.status)) {
+        if (!answer.ok) refuse(app, content);
+        return new Response(content, answer);
+      }
     } catch (error) {
       if (!(error instanceof TypeError)) throw error; // thrown by fetch for a broken connection
     }
