@@ -1,5 +1,5 @@
 // The open picture: its panel, the arrows over it, and its place in the window.
-import { appOf, forEachApp, swallow } from "./app.js";
+import { alone, appOf, forEachApp, swallow } from "./app.js";
 import { DOUBLE_MS } from "./state.js";
 
 const frame = () => new Promise(requestAnimationFrame);
@@ -20,7 +20,7 @@ const describe = (app) => {
     place.replaceChildren(...texts.cloneNode(true).childNodes);
     // They stay unfolded or folded from one picture to the next.
     place.querySelector("details").open = Boolean(app.showsDetails);
-    for (const link of place.querySelectorAll(".downloads a")) {
+    for (const link of alone ? [] : place.querySelectorAll(".downloads a")) {
       link.href = new URL(link.getAttribute("href"), app.home);
     }
     Object.assign(place.dataset, texts.dataset);
