@@ -38,6 +38,17 @@ from ui.samples.model_kind import Kind, kind_of
 from ui.samples.styles import NONE, styles_for
 from ui.wiring import Call, Updates, Wiring
 
+MADE_HERE = Settings(
+    "a star",
+    "dull",
+    seed=7,
+    num_inference_steps=30,
+    guidance_scale=6.5,
+    width=256,
+    height=256,
+    model="org/model",
+    scheduler="euler",
+)
 MODEL = replace(models.MODEL, family="Stable Diffusion", safety_checker=True)
 CLIENT = SimpleNamespace(client=SimpleNamespace(host="::1"))
 SENDER = gr.Request(CLIENT, session_hash="a session")  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ OTHER_VARIABLES = {
     *("ACCELERATOR", "CLUSTER", "PYTHON", "ARGS"),
 }
 _ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
-# What may stand before the name of a command.
+# Words that may precede the name of a command.
 _PREFIX = re.compile(r"^(?:[A-Z_]+=\S+ |sudo |chrt -r 1 |\.venv[a-z-]*/bin/)+")
 
 

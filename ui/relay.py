@@ -1,8 +1,7 @@
 """The one part of the page that hands values between its browser and its server.
 
-What the browser tells with an event is the relay's value. What the server sends to it are the
-relay's properties: an id and an entry of the history for each request. The browser's part of this
-is in `static/relay.js`.
+The browser sends the relay's value with an event. The server sends the relay's properties: an id
+and an entry of the history for each request. `static/relay.js` is the browser's part of this.
 """
 
 import json

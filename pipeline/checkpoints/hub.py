@@ -55,7 +55,7 @@ BROKEN_OFF = (
     "the download from {hub} broke off ({reason}); start again to resume it; complete files are"
     " kept."
 )
-# What errors of the Hub's client mean; the first class that fits decides.
+# Explanations of errors of the Hub's client; the first class that fits decides.
 EXPLANATIONS: tuple[tuple[type[Exception], str], ...] = (
     (HFValidationError, "no such folder, and not a valid id of a model on the Hub"),
     (

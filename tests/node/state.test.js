@@ -88,7 +88,7 @@ test("a click on what appears under the pointer is the rest of a double click", 
   assert.ok(after(generate, stop(DOUBLE_MS - 1)).isIgnored);
   assert.ok(after(generate, stop(9_000, 2)).isIgnored);
   assert.ok(!after(generate, stop(DOUBLE_MS)).isIgnored);
-  // What was ignored was aimed at the button before.
+  // An ignored click counts as one on the button before.
   assert.ok(after(generate, stop(400), stop(800)).isIgnored);
   assert.ok(!after(generate, ["aimed", { id: "generate", at: 1, detail: 1 }]).isIgnored);
 });

@@ -1,6 +1,6 @@
 """The components of the page's fields, which follow what can be drawn.
 
-Those of numbers are made from their declarations in `pipeline.request`.
+The declarations in `pipeline.request` give the limits of numbers.
 """
 
 import json

@@ -25,6 +25,7 @@ from serving.http import errors
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.json_tokens import encoded
+from serving.http.limits import replayed
 from serving.messages import Code, Message
 from ui.gradio_compat.sessions import Sessions
 from ui.gradio_compat.uploads import Uploads
@@ -100,10 +101,10 @@ class CheckedCalls:
         sender = Request(scope)
         address = address_of(sender)
         if method == "POST" and (call := _CALL.fullmatch(path)):
-            body = await _read(receive)
-            fields = self._checked(call, body, sender)
+            content = await Request(scope, receive).body()  # `Guard` has read all of it
+            fields = self._checked(call, _parsed(content), sender)
             checked = encoded(fields)
-            inner = _with_body(scope, checked), _replayed(checked, receive)
+            inner = _with_body(scope, checked), replayed(checked, receive)
             await self._app(*inner, self._noting(address, send))
         elif method == "GET" and (stream := _STREAM.fullmatch(path)):
             query = QueryParams(scope["query_string"])
@@ -267,15 +268,7 @@ def _is_address_of(url: Any, path: str) -> bool:
         return False
 
 
-async def _read(receive: Receive) -> Any:
-    content = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            _refuse(400, "The body is not complete.")
-        content += message.get("body", b"")
-        if not message.get("more_body", False):
-            break
+def _parsed(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -289,17 +282,3 @@ def _with_body(scope: Scope, body: bytes) -> Scope:
     headers["content-length"] = str(len(body))
     headers["content-type"] = "application/json"
     return {**scope, "headers": headers.raw}
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives `body` once, and then calls the real `receive`."""
-    is_sent = False
-
-    async def receive_again() -> types.Message:
-        nonlocal is_sent
-        if is_sent:
-            return await receive()
-        is_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again

@@ -85,9 +85,9 @@ const follow = (app, { props, trigger, watch }) => {
     const note = app.find("#network [data-away]");
     note.textContent = away ? note.dataset.away : "";
   });
-  app.tell = (element) => {
-    props.value = element.outerHTML;
-  };
+  app.find("#status").addEventListener("refused", ({ detail }) => {
+    props.value = make("p", { class: "error", role: "alert" }, detail).outerHTML;
+  });
   const update = () => store.dispatch("strip", { html: props.value ?? "" });
   watch("value", update);
   update();
@@ -100,7 +100,7 @@ const refuse = (app, content) => {
   if (app.store.state.running) return;
   try {
     const { detail } = JSON.parse(content);
-    if (typeof detail === "string") app.tell?.(make("p", { class: "error", role: "alert" }, detail));
+    if (typeof detail === "string") app.send("#status", "refused", detail);
   } catch {
     // A proxy's answer, which is not for visitors.
   }

@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """What a visitor asks for: the values of the fields, and the picture to start from.
+    """The values of the fields that a visitor asks with, and the picture to start from.
 
     The picture is as `start.take` reads it.
     """
@@ -192,13 +192,9 @@ class Drawing:
             fields = asked.fields
             run = await self._submitted(call, request_id, asked)
             run.began = began
-            updates = {
-                "strip": status.busy(i18n.text("starting", attempt=1), request_id),
-                "gallery": gr.Gallery(selected_index=None),
-                "seed": run.fields and run.fields.seed,
-                "relay": run.told(),
-            }
-            return updates, run
+            gallery = gr.Gallery(selected_index=None)
+            seed = run.fields and run.fields.seed
+            return {**_starting(run), "gallery": gallery, "seed": seed}, run
         except RequestError as error:
             return _refused(error, fields), None
         except Exception as error:
@@ -300,10 +296,7 @@ class Drawing:
                 strip = (status.note if is_calm else status.error)(i18n.translate(message))
                 return {"strip": strip, "relay": run.told(), **self._unfinished(run, events)}
             case _:
-                return {
-                    "strip": status.busy(i18n.text("starting", attempt=1), run.id),
-                    "relay": run.told(),
-                }
+                return _starting(run)
 
     async def stop(self, call: Call) -> None:
         """Stop a request, and tell everybody who follows it."""
@@ -451,6 +444,11 @@ def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
     strength = start_picture.strength if fields.strength is None else fields.strength
     padding = None if start_picture.mask is None else fields.padding
     return fields._replace(strength=strength, padding=padding)
+
+
+def _starting(run: Run) -> Updates:
+    """Return the updates that make the page follow a request."""
+    return {"strip": status.busy(i18n.text("starting", attempt=1), run.id), "relay": run.told()}
 
 
 def _refused(error: RequestError, fields: Fields | None = None) -> Updates:

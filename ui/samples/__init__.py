@@ -1,1 +1,1 @@
-"""What suits each kind of model: styles, examples and small pictures of them."""
+"""Styles, examples and small pictures of them for each kind of model."""

@@ -1,4 +1,4 @@
-// What the page's scripts share: the elements of a document that show this page, and small helpers.
+// Shared by the page's scripts: the elements of a document that show this page, and small helpers.
 import { Store } from "./state.js";
 
 // The whole page is ours, unless it is embedded as an element of another page. Then only the content

@@ -10,24 +10,12 @@ from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from tests.models import MODEL
-from tests.pages import field_of
+from tests.pages import MADE_HERE, field_of
 from ui import i18n
 from ui.form import requests, settings
 from ui.form.fields import Fields, Visitor
 from ui.samples.model_kind import Kind
 from ui.samples.styles import NONE, styles_for
-
-MADE_HERE = Settings(
-    "a star",
-    "dull",
-    seed=7,
-    num_inference_steps=30,
-    guidance_scale=6.5,
-    width=256,
-    height=256,
-    model="org/model",
-    scheduler="euler",
-)
 
 
 def test_settings_of_a_picture_made_here_are_restored_unchanged():

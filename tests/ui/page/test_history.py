@@ -10,35 +10,22 @@ from ui.samples.styles import NONE
 
 
 def test_a_request_is_recorded_as_a_link_and_a_line():
-    told = history.asked(
-        "an id",
-        Fields(
-            prompt="a star",
-            style=NONE,
-            negative_prompt="",
-            guidance_scale=5.0,
-            steps=25,
-            randomise=False,
-            seed=7,
-        ),
+    fields = Fields(
+        prompt="a star",
+        style=NONE,
+        negative_prompt="",
+        guidance_scale=5.0,
+        steps=25,
+        randomise=False,
+        seed=7,
     )
+    told = history.asked("an id", fields)
     assert told == {
         "id": "an id",
         "link": "?prompt=a%20star&guidance_scale=5&steps=25&seed=7",
         "said": "Seed 7 · Steps 25 · Guidance scale 5",
     }
-    styled = history.asked(
-        "an id",
-        Fields(
-            prompt="a star",
-            style="Anime",
-            negative_prompt="",
-            guidance_scale=5.0,
-            steps=25,
-            randomise=False,
-            seed=7,
-        ),
-    )
+    styled = history.asked("an id", fields._replace(style="Anime"))
     assert styled["said"].startswith("Anime · Seed 7")
 
 

@@ -22,7 +22,7 @@ from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from serving.messages import Code, Message
 from serving.requests import readers
-from tests.pages import MODEL, StandIn
+from tests.pages import MADE_HERE, MODEL, StandIn
 from ui import i18n
 from ui.form import settings
 from ui.mount import mount
@@ -32,17 +32,7 @@ from ui.samples.model_kind import Kind
 from ui.samples.styles import styles_for
 from ui.wiring import Updates
 
-MADE_HERE = Settings(
-    "a star",
-    "dull",
-    seed=7,
-    num_inference_steps=30,
-    guidance_scale=6.5,
-    width=8,
-    height=8,
-    model="org/model",
-    scheduler="euler",
-)
+SMALL = replace(MADE_HERE, width=8, height=8)
 
 STYLES = styles_for(Kind.SDXL)
 
@@ -80,8 +70,8 @@ def long_png(path: Path) -> Path:
 
 
 def test_a_picture_made_here(upload: Path):
-    path = picture(upload, metadata.to_text(MADE_HERE))
-    assert restore.from_picture(path) == MADE_HERE
+    path = picture(upload, metadata.to_text(SMALL))
+    assert restore.from_picture(path) == SMALL
     assert not path.exists()
 
 
@@ -172,7 +162,7 @@ def test_a_call_that_names_no_file(uploads: Path, upload: Path):
 def test_only_uploads_are_opened_and_deleted(
     tmp_path: Path, uploads: Path, upload: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    text = metadata.to_text(MADE_HERE)
+    text = metadata.to_text(SMALL)
     (uploads / "hash" / "deeper").mkdir()
     (tmp_path / "uploads-2").mkdir()
     pictures = [
@@ -212,10 +202,10 @@ def test_a_path_that_is_no_file_is_left_alone(upload: Path):
 def test_a_folder_goes_with_the_last_picture_in_it(upload: Path):
     other = upload.with_name("y.png")
     for path in (upload, other):
-        picture(path, metadata.to_text(MADE_HERE))
-    assert restore.from_picture(upload) == MADE_HERE
+        picture(path, metadata.to_text(SMALL))
+    assert restore.from_picture(upload) == SMALL
     assert [*upload.parent.iterdir()] == [other]
-    assert restore.from_picture(other) == MADE_HERE
+    assert restore.from_picture(other) == SMALL
     assert not upload.parent.exists()
 
 
@@ -247,7 +237,7 @@ def test_a_restored_picture_is_deleted(uploads: Path):
     app = FastAPI()
     mount(app, StandIn(), "127.0.0.1", 0, keep_files_s=600)
     file, image = io.BytesIO(), Image.new("RGB", (8, 8))
-    metadata.attach(image, replace(MADE_HERE, prompt="a \ud800 star"))
+    metadata.attach(image, replace(SMALL, prompt="a \ud800 star"))
     metadata.save_png(image, file)
     with TestClient(app) as client:
         before = [*uploads.rglob("*")]
@@ -270,7 +260,7 @@ def test_few_texts_are_read_at_a_time_and_addresses_have_a_share(monkeypatch: py
     def read_when_told(text: str) -> Settings:
         began.append(text)
         assert may_end.wait(60)
-        return MADE_HERE
+        return SMALL
 
     def read(address: str, text: str) -> asyncio.Task[Updates]:
         sender = gr.Request(client=Address(address, 1))
@@ -288,7 +278,7 @@ def test_few_texts_are_read_at_a_time_and_addresses_have_a_share(monkeypatch: py
             assert began == ["0"]
             may_end.set()
             for text in texts:
-                assert (await text)["settings"] == MADE_HERE
+                assert (await text)["settings"] == SMALL
 
     monkeypatch.setattr(restore, "from_text", read_when_told)
     asyncio.run(read_many())
@@ -297,7 +287,7 @@ def test_few_texts_are_read_at_a_time_and_addresses_have_a_share(monkeypatch: py
 
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt", "model"])
 def test_long_texts_are_cut_when_they_are_read(upload: Path, field: str):
-    text = metadata.to_text(replace(MADE_HERE, **{field: "x" * 900_000}))
+    text = metadata.to_text(replace(SMALL, **{field: "x" * 900_000}))
     for found in (restore.from_picture(picture(upload, text)), restore.from_text(text)):
         assert len(getattr(found, field)) == MAX_CHARACTERS + 1
         fields, notes = settings.as_fields(found, MODEL)
