@@ -221,12 +221,6 @@ def vae_encode(vae: AutoencoderKL, images: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 @torch.no_grad()
-def tiny_encode(vae: AutoencoderTiny, images: np.ndarray) -> np.ndarray:
-    """Encode pictures `[B, H, W, 3]` in -1..1; return latents `[B, h, w, C]`."""
-    return to_numpy(vae.encode(to_torch(images)).latents)
-
-
-@torch.no_grad()
 def vae_decode(vae: AutoencoderKL | AutoencoderTiny, z: np.ndarray) -> np.ndarray:
     """Decode the VAE's own latents `[B, h, w, C]`; return pictures `[B, H, W, 3]`."""
     return to_numpy(vae.decode(to_torch(z)).sample)

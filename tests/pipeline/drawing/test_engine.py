@@ -19,8 +19,6 @@ from pipeline.runtime.compiled import CompiledSampler
 from tests.checkpoints import DRAWN_BY, CompilationCount, shared_pipeline
 
 Options = tuple[tuple[str, Any], ...]
-# A request's settings, its pictures, when it begins and when it is cancelled.
-Arrival = tuple[dict[str, Any], int, int, int | None]
 
 IMAGE = np.random.default_rng(0).uniform(size=(16, 16, 3)).astype(np.float32)
 MASK = np.zeros((16, 16), np.float32)
