@@ -185,10 +185,10 @@ def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line, gate: Ga
     expect_away(page)
     expect(page.locator("#stop")).to_be_visible()
     slow_line.mend()
+    expect(page.locator("#network")).to_have_text("")
     expect(page.locator("#status")).to_contain_text("Step 5 of 50")
     with gate.open(10):  # the time left is estimated from steps that are seen
         expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50, about"))
-    expect(page.locator("#network")).to_have_text("")
     with gate.open():
         expect_ready(page, "4 pictures")
     expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)

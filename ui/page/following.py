@@ -72,35 +72,36 @@ async def _progress(
 ) -> AsyncGenerator[dict[str, Any]]:
     """Yield the new contents of the strip and the previews, and then that the request has ended."""
     time_left, moved_at = TimeLeft(), -math.inf  # the first step is shown at once
+    strip: dict[str, Any] = {}  # the newest one, sent or held back
     with suppress(RequestError):  # the page is told when it asks what the request has come to
         await generator.take_up(request_id)
         followed = with_pauses(generator.events(request_id), PAUSE_SECONDS)
         async with aclosing(followed) as events:
             async for event in events:
-                left_s = None
+                with i18n.speaking(language):
+                    message = _message(event, time_left)
+                if "strip" in message:
+                    strip = message
                 if isinstance(event, Step):
-                    left_s = time_left.after(event.done, event.total)
                     if time.monotonic() - moved_at < BAR_SECONDS:
                         continue
                     moved_at = time.monotonic()
-                with i18n.speaking(language):
-                    message = _message(event, left_s)
-                if message is not None:
+                if event is None:
+                    yield strip
+                elif message:
                     yield message
     yield {"ended": True}
 
 
-def _message(event: Event | None, left_s: float | None) -> dict[str, Any] | None:
+def _message(event: Event | None, time_left: TimeLeft) -> dict[str, Any]:
     match event:
-        case None:
-            return {}
         case Queued(position, wait_s):
             return {"strip": status.busy(i18n.text("waiting", position=position, left_s=wait_s))}
         case Started(attempt):
             return {"strip": status.busy(i18n.text("starting", attempt=attempt))}
         case Step(done, total):
-            return {"strip": status.progress(done, total, left_s)}
+            return {"strip": status.progress(done, total, time_left.after(done, total))}
         case Preview(jpegs):
             return {"previews": status.previews(jpegs)}
         case _:
-            return None
+            return {}

@@ -116,7 +116,7 @@ def test_a_request_that_cannot_be_followed_has_ended(kind: ErrorKind):
     assert followed(stand_in) == [{"ended": True}]
 
 
-def test_a_silent_request_sends_something_and_is_left(monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_request_sends_its_strip_again_and_is_left(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
     stand_in: Any = StandIn(Queued(1, None))
 
@@ -126,8 +126,9 @@ def test_a_silent_request_sends_something_and_is_left(monkeypatch: pytest.Monkey
         await asyncio.wait_for(progress.aclose(), 30)
         return messages
 
-    _, *pauses = asyncio.run(leave())
-    assert pauses == [{}, {}]
+    strip, *pauses = asyncio.run(leave())
+    assert "strip" in strip
+    assert pauses == [strip, strip]
     assert stand_in.left
 
 
