@@ -85,7 +85,6 @@ test-cluster: $(VENV)/.installed-test
 bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
 	$(VENV)/bin/python -m benchmarks
-	$(VENV)/bin/python -m benchmarks.delivery
 	$(VENV)/bin/python -m benchmarks.steps
 	$(VENV)/bin/python -m benchmarks.clients
 	$(MAKE) --no-print-directory bench-cpu

@@ -38,8 +38,7 @@ class Table:
 
 ANALYSED = "Compiled for this kind of chip and analysed, without one"
 PAIR = "{{x[{0}][p50]:.0f}}, {{x[{0}][p99]:.0f}} ms"
-TWICE = "{{x[{0}][0][call_seconds_median]:.2f}}, {{x[{0}][1][call_seconds_median]:.2f}} s"
-V5E, CLUSTER = "2026-11-28-tpu-v5e-2x2", "2026-11-22-cluster"
+V5E = "2026-11-28-tpu-v5e-2x2"
 TABLES = {
     "cpu": Table(
         rows={
@@ -159,26 +158,6 @@ TABLES = {
             "pictures sent twice": "{x[duplicated]}",
         },
     ),
-    "cluster": Table(
-        rows={"two replicas": f"{CLUSTER}:"},
-        columns={
-            "replicas killed": "{x[killed][mishaps][killed]}",
-            "requests meanwhile": "{x[killed][requests]}",
-            "lost": "{x[killed][lost]}",
-            "a request begins again after": "{x[killed][recovery_ms][p50]:.0f} ms",
-            "another replica is ready after": "{x[killed][restart_ms][p50]:.0f} ms",
-            "one with too much work gets another after": "{x[second_painter_after_s]:.0f} s",
-        },
-    ),
-    "waits": Table(
-        rows={"50 %": f"{CLUSTER}:waits_at_0.5x", "80 %": f"{CLUSTER}:waits_at_0.8x"},
-        columns={
-            "requests": "{x[requests]}",
-            "measured: p50, p99": PAIR.format("wait_ms"),
-            "simulated": PAIR.format("wait_ms_simulated"),
-            "model": PAIR.format("wait_ms_model"),
-        },
-    ),
     "attack": Table(
         rows={"{}": "2026-11-27-attack:*"},
         columns={
@@ -187,10 +166,6 @@ TABLES = {
             "SIGTERM takes": "{x[stopped_s]:.2f} s",
             "memory afterwards": "{x[memory_mb]:.0f} MB",
         },
-    ),
-    "decoders": Table(
-        rows={"{}": "2026-11-24-decoders:sizes/512x512, float32/*"},
-        columns={"time": "{x[seconds]:.1f} s", "temporaries": "{x[temporaries_mb]:.0f} MB"},
     ),
     "modes": Table(
         rows={"{}": "2026-11-26-modes:modes/*"},
@@ -213,14 +188,6 @@ TABLES = {
             "VAE": "{x[vae][relative_error][decoded]:.1e}",
         },
     ),
-    "delivery": Table(
-        rows={"four pictures": "2026-11-26-delivery:median_ms"},
-        columns={
-            "all are PNG files": "{x[encoded]:.0f} ms",
-            "the browser asks for the first": "{x[asked_for]:.0f} ms",
-            "the browser has all of the last": "{x[last_byte]:.0f} ms",
-        },
-    ),
     "page": Table(
         rows={"a first visit": "2026-11-25-lighthouse:"},
         columns={
@@ -230,10 +197,6 @@ TABLES = {
             "bytes": "{x[bytes_sent]:,}",
             "interactive after": "{x[time_to_interactive_ms]} ms",
         },
-    ),
-    "dropin": Table(
-        rows={dtype: f"2026-11-21-1-x-cpu-dropin-{dtype}:" for dtype in ("bfloat16", "float32")},
-        columns={"diffusers 0.39": TWICE.format("before"), "here": TWICE.format("after")},
     ),
 }
 

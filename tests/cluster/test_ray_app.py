@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from benchmarks.processes import Instance
-from benchmarks.ray_cluster import RayCluster, fleet_on_this_machine, kill
 from benchmarks.visitors import Moment, Visit, visit
 from cluster import Fleet
 from pipeline import BUNDLED
 from serving import bootstrap, settings
 from serving.http.timeouts import HEAD_WITHIN_S
+from tests.cluster.ray_cluster import RayCluster, fleet_on_this_machine, kill
 
 MODEL = ["--model", str(BUNDLED)]
 BODIES = [
