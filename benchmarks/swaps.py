@@ -1,6 +1,6 @@
 """Changes of the model and of LoRAs at SDXL's full size, on this machine.
 
-    .venv-reference/bin/python -m tools.full_size_checkpoint runs/full_size
+    .venv-reference/bin/python -m tests.reference.full_size_checkpoint runs/full_size
     .venv/bin/python -m benchmarks.swaps runs/full_size
 
 The networks have the checkpoint's shapes in bfloat16; nothing is compiled or drawn. A second model,
@@ -53,7 +53,9 @@ LAYERS: dict[str, Callable[[Module], bool]] = {
 def main() -> None:
     """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.swaps", description=__doc__)
-    parser.add_argument("checkpoint", help="a folder that tools.full_size_checkpoint wrote")
+    parser.add_argument(
+        "checkpoint", help="a folder, as the command above writes it"
+    )
     parser.add_argument("--rank", type=int, default=32, help="of the LoRAs")
     options = parser.parse_args()
     figures: dict[str, Any] = {}

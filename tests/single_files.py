@@ -20,7 +20,7 @@ from pipeline.families.single_files import CONFIGS
 from pipeline.runtime.loading import module_factories
 from pipeline.text.clip_vocabulary import completed
 from tests.checkpoints import change_json
-from tools.original_layout import export
+from tests.original_layout import export
 
 CHANNELS = {"sd_1": [32, 64, 64, 64], "sd_2": [64, 64, 128, 128], "sdxl": [64, 64, 128]}
 CHANNELS |= {"sd_2_base": CHANNELS["sd_2"], "sdxl_refiner": [64, 64, 128, 128]}

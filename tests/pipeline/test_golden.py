@@ -1,4 +1,4 @@
-"""Agreement with torch's diffusers, through the files that `tools/make_goldens.py` wrote.
+"""Agreement with torch's diffusers, through the files that `tests/reference/make_goldens.py` wrote.
 
 The bounds are the project's promise in float32; a larger difference is a defect.
 """

@@ -9,7 +9,7 @@ import torch
 from diffusers import EulerDiscreteScheduler, PNDMScheduler
 
 from pipeline.schedulers.config import SCHEDULERS, SIGMA_KEYS, SPACINGS
-from tools.tiny_checkpoints import (
+from tests.reference.tiny_checkpoints import (
     END,
     SDXL_SCHEDULE,
     Files,

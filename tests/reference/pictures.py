@@ -10,8 +10,8 @@ import numpy as np
 from pipeline import SDXLPipeline
 from pipeline.schedulers.config import SCHEDULERS
 from tests.reference.samples import LATENTS_BOUND, NUDGES_BOUND, PICTURE_BOUND, apart, nudged
-from tools.tiny_checkpoints import Pipeline
-from tools.torch_reference import Sample
+from tests.reference.tiny_checkpoints import Pipeline
+from tests.reference.torch_reference import Sample
 
 IMAGES = 2
 STEPS = 8

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from pipeline import SDXLPipeline
-from tools import torch_reference
-from tools.agreement import relative_error
-from tools.tiny_checkpoints import (
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import (
     Pipeline,
 )
+from tools.agreement import relative_error
 
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255

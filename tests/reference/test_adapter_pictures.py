@@ -12,10 +12,10 @@ import pytest
 
 from pipeline import SDXLPipeline
 from tests.checkpoints import EXECUTABLES
+from tests.reference import torch_reference
 from tests.reference.samples import check_sample
-from tools import torch_reference
+from tests.reference.tiny_checkpoints import TINY, Pipeline, load, write
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
-from tools.tiny_checkpoints import TINY, Pipeline, load, write
 
 PROMPTS = ["a red star", "blue"]
 NEGATIVE = ["", "on a star"]

@@ -21,7 +21,8 @@ from lycoris.modules import FullModule, LoConModule, LohaModule, LokrModule, Nor
 
 from pipeline.adapters import Change, read_adapter
 from pipeline.checkpoints.weights import modern_name
-from tools import torch_reference
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import TINY, Pipeline, load, write
 from tools.adapter_files import (
     KINDS,
     Draw,
@@ -33,7 +34,6 @@ from tools.adapter_files import (
     read_inventory,
     write_adapter,
 )
-from tools.tiny_checkpoints import TINY, Pipeline, load, write
 
 WEIGHTS_BOUND = 1e-5  # relative
 STRENGTH = 0.8

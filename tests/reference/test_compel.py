@@ -36,9 +36,10 @@ from pipeline.families.latent_unet import encode_prompts
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.explanation import explain
 from tests.checkpoints import EXECUTABLES, GOLDEN
-from tools import agreement, torch_reference
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import Pipeline, load
+from tools import agreement
 from tools.agreement import Networks, relative_error
-from tools.tiny_checkpoints import Pipeline, load
 
 BOUND = 1e-4
 NAMES = ("sd_1", "sd_2", "plain", "three_levels")

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from pipeline import SDXLPipeline
 from tests.checkpoints import EXECUTABLES, GOLDEN
-from tools import torch_reference
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import Pipeline, load
 from tools.agreement import relative_error
-from tools.tiny_checkpoints import Pipeline, load
 
 LATENTS_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255

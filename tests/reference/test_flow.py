@@ -11,6 +11,7 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
 from pipeline import SDXLPipeline
+from tests.reference import torch_reference
 from tests.reference.pictures import (
     IMAGES,
     NEGATIVE,
@@ -23,8 +24,7 @@ from tests.reference.pictures import (
     pictures,
 )
 from tests.reference.samples import check_sample
-from tools import torch_reference
-from tools.tiny_checkpoints import TINY, Files, load, write
+from tests.reference.tiny_checkpoints import TINY, Files, load, write
 
 TIMESTEPS = 1000
 

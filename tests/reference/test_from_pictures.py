@@ -15,6 +15,7 @@ import pytest
 from pipeline import SDXLPipeline
 from pipeline.families import read_config
 from pipeline.images.canvas import Box, Frame
+from tests.reference import torch_reference
 from tests.reference.pictures import (
     IMAGES,
     NEGATIVE,
@@ -27,9 +28,8 @@ from tests.reference.pictures import (
     pictures,
     use_scheduler,
 )
-from tools import torch_reference
-from tools.tiny_checkpoints import TINY, Files, load, write
-from tools.torch_reference import Sample
+from tests.reference.tiny_checkpoints import TINY, Files, load, write
+from tests.reference.torch_reference import Sample
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,7 +1,7 @@
 """Live agreement with diffusers 0.39's own Flax pipelines, which run in their own environment.
 
-diffusers runs with torch's constants in place of its own (`tools.incumbent`). The golden files show
-how far its own constants change a picture.
+diffusers runs with torch's constants in place of its own (`tests.reference.incumbent`). The golden
+files show how far its own constants change a picture.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from pipeline.compat import (
     FlaxStableDiffusionImg2ImgPipeline,
     FlaxStableDiffusionInpaintPipeline,
 )
-from tests import compiling
+from tests import compiling, flax_calls
+from tests.reference import torch_reference
 from tests.reference.drawing import draw_flax_checkpoint
-from tools import flax_calls, torch_reference
-from tools.tiny_checkpoints import FLAX, Tiny, write
+from tests.reference.tiny_checkpoints import FLAX, Tiny, write
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-incumbent/bin/python"
@@ -39,7 +39,14 @@ def draw(kind: type[FlaxDiffusionPipeline], tiny: Tiny, devices: int, folder: Pa
     print(tiny)
     file = folder / "theirs.npz"
     write(tiny, folder / "checkpoint")
-    command = [PYTHON, "-m", "tools.incumbent", folder / "checkpoint", file, "--torch-constants"]
+    command = [
+        PYTHON,
+        "-m",
+        "tests.reference.incumbent",
+        folder / "checkpoint",
+        file,
+        "--torch-constants",
+    ]
     command += ["--devices", str(devices), "--kind", kind.__name__]
     environment = {**os.environ, **compiling.QUICKLY, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:

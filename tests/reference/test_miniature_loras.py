@@ -6,8 +6,8 @@ import pytest
 from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 
 from pipeline import BUNDLED, SDXLPipeline
+from tests.reference import torch_reference
 from tests.reference.samples import psnr
-from tools import torch_reference
 
 LORAS = BUNDLED / "loras"
 NAMES = ("dusk", "glow", "miniature-quick")

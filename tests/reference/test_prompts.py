@@ -9,9 +9,10 @@ from pipeline.families.latent_unet import encode_prompts
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.emphasis import read_emphasis
 from tests.checkpoints import GOLDEN
-from tools import agreement, torch_reference
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import load
+from tools import agreement
 from tools.agreement import relative_error
-from tools.tiny_checkpoints import load
 
 WEIGHTED = "a (red:1.4) star ((on)) [blue], (background:-0.3)"
 PLAIN = "a red star on blue, background"

@@ -29,12 +29,11 @@ from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
 from tests import compiling
+from tests.reference import torch_reference
 from tests.reference.drawing import NASTY_PROMPTS, draw_checkpoint, draw_safety_checker, draw_text
+from tests.reference.make_goldens import draw_pictures, draw_thresholds
 from tests.reference.samples import NUDGES_BOUND, check_sample, nudged, psnr
-from tools import agreement, torch_reference
-from tools.agreement import Networks, relative_error
-from tools.make_goldens import draw_pictures, draw_thresholds
-from tools.tiny_checkpoints import (
+from tests.reference.tiny_checkpoints import (
     SDXL_SCHEDULE,
     TINY,
     Files,
@@ -45,6 +44,8 @@ from tools.tiny_checkpoints import (
     randomise,
     write,
 )
+from tools import agreement
+from tools.agreement import Networks, relative_error
 
 COMPONENT_BOUND = 2e-5
 IMAGES = 2

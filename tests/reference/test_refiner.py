@@ -12,6 +12,7 @@ import pytest
 
 from pipeline import SDXLPipeline
 from pipeline.schedulers.methods import make_schedule
+from tests.reference import torch_reference
 from tests.reference.pictures import (
     IMAGES,
     NEGATIVE,
@@ -24,9 +25,8 @@ from tests.reference.pictures import (
     pictures,
     use_scheduler,
 )
-from tools import torch_reference
-from tools.tiny_checkpoints import REFINER, TINY, Files, load, write
-from tools.torch_reference import Sample
+from tests.reference.tiny_checkpoints import REFINER, TINY, Files, load, write
+from tests.reference.torch_reference import Sample
 
 
 @pytest.fixture(scope="module", autouse=True)

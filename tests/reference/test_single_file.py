@@ -32,13 +32,13 @@ from pipeline.checkpoints.source import fetch
 from pipeline.families.reader import FamilyReader
 from pipeline.text.clip_vocabulary import MERGES
 from pipeline.text.tokenizer import Tokenizers
+from tests.original_layout import export
+from tests.reference import torch_reference
 from tests.reference.drawing import NASTY_PROMPTS, draw_text
+from tests.reference.full_size_checkpoint import make_network, write_checkpoint
 from tests.reference.samples import check_sample
-from tools import torch_reference
-from tools.full_size_checkpoint import make_network, write_checkpoint
-from tools.original_layout import export
+from tests.reference.tiny_checkpoints import SDXL_SCHEDULE, Pipeline, unet, vae
 from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files
-from tools.tiny_checkpoints import SDXL_SCHEDULE, Pipeline, unet, vae
 from tools.vocabulary import END, START, WORD_END, byte_symbols, write_tokenizer
 
 SIDE = 128  # pixels; at the UNet's deepest level, a group of two channels has eight values

@@ -13,9 +13,10 @@ from pipeline import SDXLPipeline
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.tiny_vae_config import PUBLISHED, read_tiny_vae
 from tests.checkpoints import EXECUTABLES, GOLDEN
-from tools import agreement, torch_reference
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import load, write_tiny_vae
+from tools import agreement
 from tools.agreement import relative_error
-from tools.tiny_checkpoints import load, write_tiny_vae
 
 NETWORK_BOUND = 1e-4
 PICTURE_BOUND = 1 / 255

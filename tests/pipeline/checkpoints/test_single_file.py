@@ -21,8 +21,8 @@ from pipeline.families import FamilyReader
 from pipeline.families.family import Config
 from pipeline.families.single_files import KINDS
 from tests.checkpoints import GOLDEN
+from tests.original_layout import EMA_FACTOR, export
 from tests.single_files import thin_file, thin_folder
-from tools.original_layout import EMA_FACTOR, export
 
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/checkpoint"))
 SECTIONS = {kind.folder: kind.sections for kind in KINDS}
@@ -265,7 +265,7 @@ def test_thirds_of_a_tensor_read_their_own_rows(tmp_path: Path) -> None:
 
 
 def write_raw(file: Path, name: str, values: np.ndarray) -> None:
-    from tools.original_layout import DTYPES, Entry, write_safetensors
+    from tests.original_layout import DTYPES, Entry, write_safetensors
 
     DTYPES[np.dtype(ml_dtypes.float8_e5m2)] = "F8_E5M2"
     write_safetensors(file, {name: Entry(values.shape, values.dtype, lambda: values)})

@@ -1,7 +1,7 @@
 """Compatibility with diffusers' Flax pipelines, against pictures drawn by diffusers 0.39.
 
-`tools/incumbent.py` made the golden files: one with that version unchanged, and one with two of its
-constants replaced by those of torch's networks. The default model of the tests is SDXL.
+`tests/reference/incumbent.py` made the golden files: one with that version unchanged, and one with
+two of its constants replaced by those of torch's networks. The default model of the tests is SDXL.
 """
 
 from functools import cache
@@ -20,8 +20,8 @@ from pipeline.compat import (
     FlaxStableDiffusionXLPipeline,
     flax_pipelines,
 )
+from tests import flax_calls
 from tests.checkpoints import GOLDEN, PLAIN, CompilationCount
-from tools import flax_calls
 
 XL = GOLDEN / "flax/checkpoint"
 SD = GOLDEN / "flax_sd/checkpoint"

@@ -13,8 +13,8 @@ from pipeline.compat import (
     FlaxStableDiffusionImg2ImgPipeline,
     FlaxStableDiffusionInpaintPipeline,
 )
+from tests import flax_calls
 from tests.checkpoints import GOLDEN
-from tools import flax_calls
 
 SD = GOLDEN / "flax_sd/checkpoint"
 

@@ -21,7 +21,7 @@ from tools.adapter_files import draw_adapter, write_adapter
 from tools.agreement import relative_error
 
 REFINER = GOLDEN / "refiner/checkpoint"
-# As in `tools.make_goldens`.
+# As in `tests.reference.make_goldens`.
 PROMPTS = ["a red star on a blue background", "night, light and a soft outline!"]
 NEGATIVE = ["circle, green", "square above a star"]
 STEPS, SHARE = 6, 0.6

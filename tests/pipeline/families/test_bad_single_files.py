@@ -18,8 +18,8 @@ from pipeline.families.family import Config
 from pipeline.families.reader import FamilyReader
 from pipeline.runtime.loading import find_networks
 from tests.damaged import DAMAGED, NAME, Reader, refused
+from tests.original_layout import export
 from tests.single_files import thin_folder
-from tools.original_layout import export
 
 # Kinds of file, and the beginning of the names of a layer of each network.
 LAYERS = {

@@ -22,7 +22,7 @@ from pipeline.schedulers.euler import euler_sigmas
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
 from pipeline.schedulers.sigmas import aligned_sigmas
-from tools.scheduler_cases import SDXL
+from tests.scheduler_cases import SDXL
 
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 

@@ -17,7 +17,7 @@ from pipeline.schedulers.pndm import PNDM_WEIGHTS
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
 from pipeline.schedulers.stepping import add_noise, blend, scale_model_input, step
 from pipeline.schedulers.table import REMEMBERED, Kept, State
-from tools.scheduler_cases import SDXL, with_zero_snr
+from tests.scheduler_cases import SDXL, with_zero_snr
 
 STEPS = range(1, MAX_INFERENCE_STEPS + 1)
 SPACINGS = ["leading", "trailing", "linspace"]

@@ -14,8 +14,8 @@ from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
 from pipeline.schedulers.stepping import add_noise, step
 from pipeline.schedulers.table import REMEMBERED, State
+from tests.scheduler_cases import SDXL, cases, config_of, part_of, with_zero_snr
 from tools.agreement import relative_error
-from tools.scheduler_cases import SDXL, cases, config_of, part_of, with_zero_snr
 
 STEP_BOUND = 1e-5  # relative, of the latents
 # Latents of a schedule with zero terminal SNR begin 4096 times as large as they end, and both

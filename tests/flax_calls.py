@@ -1,7 +1,7 @@
 """Calls of diffusers' Flax pipelines, as programs written for them make, and their results.
 
 Only the old interface is used, so the same functions run with diffusers 0.39's classes
-(`tools.incumbent`) and with those of `pipeline.compat`
+(`tests.reference.incumbent`) and with those of `pipeline.compat`
 (`tests/pipeline/compat/test_flax_pipelines.py`).
 """
 

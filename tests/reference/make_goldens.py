@@ -1,12 +1,12 @@
 """Golden files: the outputs of torch's diffusers for the tiny checkpoints.
 
-    .venv-reference/bin/python -m tools.make_goldens tests/golden
+    .venv-reference/bin/python -m tests.reference.make_goldens tests/golden
 
-Builds every checkpoint of `tools.tiny_checkpoints`, and writes `tests/golden/<name>/golden.npz`
-beside those of `TINY`, `from_pictures.npz` beside that of `FROM_PICTURES`, `safety.npz` beside that
-of `SAFE`, `refiner.npz` beside that of `REFINER`, `tests/golden/schedulers.npz`, and
-`tests/golden/tiny_vae` with a tiny VAE and its `tiny_vae.npz`. The bytes are the same each time
-with the same versions of torch, diffusers and transformers.
+Builds every checkpoint of `tests.reference.tiny_checkpoints`, and writes
+`tests/golden/<name>/golden.npz` beside those of `TINY`, `from_pictures.npz` beside that of
+`FROM_PICTURES`, `safety.npz` beside that of `SAFE`, `refiner.npz` beside that of `REFINER`,
+`tests/golden/schedulers.npz`, and `tests/golden/tiny_vae` with a tiny VAE and its `tiny_vae.npz`.
+The bytes are the same each time with the same versions of torch, diffusers and transformers.
 `tests/pipeline/test_golden.py`, `tests/pipeline/models/test_safety_checker.py` and
 `tests/pipeline/schedulers/test_steps.py` compare the project's own networks and schedules with
 them, without torch. All pictures and latents are channels last; all numbers are float32, except the
@@ -25,9 +25,8 @@ from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from PIL import Image
 
 from pipeline.schedulers.config import SCHEDULERS
-from tools import torch_reference
-from tools.scheduler_cases import cases
-from tools.tiny_checkpoints import (
+from tests.reference import torch_reference
+from tests.reference.tiny_checkpoints import (
     FLAX,
     REFINER,
     SAFE,
@@ -38,6 +37,7 @@ from tools.tiny_checkpoints import (
     write,
     write_tiny_vae,
 )
+from tests.scheduler_cases import cases
 
 PROMPTS = (
     "",

@@ -1,12 +1,12 @@
 """A full-size model against torch, and one end-to-end run, within 24 GiB of memory.
 
-    .venv-reference/bin/python -m tools.full_size_parity runs/full_size
-    .venv-reference/bin/python -m tools.full_size_parity runs/full_size_sd_1 --family sd_1
-    .venv-reference/bin/python -m tools.full_size_parity runs/full_size --single-file
+    .venv-reference/bin/python -m tests.reference.full_size_parity runs/full_size
+    .venv-reference/bin/python -m tests.reference.full_size_parity runs/full_size_sd_1 --family sd_1
+    .venv-reference/bin/python -m tests.reference.full_size_parity runs/full_size --single-file
 
-Writes the checkpoint of `tools.full_size_checkpoint` if it is missing. Compares every network in
-float32 with torch's, each side in its own process, one network at a time. Runs `python -m pipeline`
-on the checkpoint, and records everything as JSON in benchmarks/.
+Writes the checkpoint of `tests.reference.full_size_checkpoint` if it is missing. Compares every
+network in float32 with torch's, each side in its own process, one network at a time. Runs `python
+-m pipeline` on the checkpoint, and records everything as JSON in benchmarks/.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tools.original_layout import export
+from tests.original_layout import export
 
 BOUND = 1e-4
 COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae", "safety_checker")
@@ -87,7 +87,7 @@ def theirs(component: str, folder: Path, file: Path | None) -> tuple[Arrays, flo
     from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
     from transformers import CLIPImageProcessorPil, CLIPTextModel, CLIPTextModelWithProjection
 
-    from tools import torch_reference
+    from tests.reference import torch_reference
 
     kinds: dict[str, Any] = {
         "text_encoder": CLIPTextModel,
@@ -200,7 +200,7 @@ def compare(
     arrays: dict[str, Arrays] = {}
     for side, python in pythons.items():
         out = folder / f"{component}.{side}.npz"
-        command = [python, "-m", "tools.full_size_parity", str(folder)]
+        command = [python, "-m", "tests.reference.full_size_parity", str(folder)]
         command += ["--side", side, "--component", component, "--out", str(out)]
         command += [] if file is None else ["--single-file"]
         process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -261,7 +261,7 @@ def main() -> None:
         run_side(options.side, options.component, folder, file, Path(options.out))
         return
     if not (folder / "vae/diffusion_pytorch_model.fp16.safetensors").is_file():
-        build = [sys.executable, "-m", "tools.full_size_checkpoint", str(folder)]
+        build = [sys.executable, "-m", "tests.reference.full_size_checkpoint", str(folder)]
         subprocess.run([*build, "--family", options.family], check=True)
     if file is not None and not file.is_file():
         export(folder, file)
@@ -272,7 +272,7 @@ def main() -> None:
     record = {
         "family": options.family,
         "single_file": options.single_file,
-        "command": shlex.join([PYTHON, "-m", "tools.full_size_parity", *sys.argv[1:]]),
+        "command": shlex.join([PYTHON, "-m", "tests.reference.full_size_parity", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "versions": {name: version(name) for name in VERSIONS},
         "machine": _machine(),

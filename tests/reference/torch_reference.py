@@ -45,7 +45,7 @@ from transformers import CLIPImageProcessorPil, CLIPTextModel, CLIPTextModelWith
 
 from pipeline.runtime.sampler import step_noise
 from pipeline.schedulers.config import SCHEDULERS, SIGMA_KEYS
-from tools.scheduler_cases import Case, config_of
+from tests.scheduler_cases import Case, config_of
 
 # Modules of the schedulers that add noise in their steps.
 NOISY_MODULES = (

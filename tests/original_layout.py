@@ -1,6 +1,6 @@
 """Single files in the original layout of Stable Diffusion, from folders in diffusers' layout.
 
-    .venv/bin/python -m tools.original_layout runs/full_size model.safetensors --dtype float16
+    .venv/bin/python -m tests.original_layout runs/full_size model.safetensors --dtype float16
 
 The names are those of CompVis' and Stability AI's code, as model sites offer them. They are written
 down here apart from the names that the reader knows, so that the two check each other. Tensors are

@@ -1,6 +1,6 @@
 """Full-size checkpoints with random weights: SDXL, its distilled forms, Stable Diffusion 1, 2.1.
 
-    .venv-reference/bin/python -m tools.full_size_checkpoint runs/full_size --family sdxl
+    .venv-reference/bin/python -m tests.reference.full_size_checkpoint runs/full_size --family sdxl
 
 The configurations are those of `tools.published_configs`. SSD-1B, Segmind-Vega and KOALA-700M are
 SDXL with fewer layers in the UNet; how many is also in ComfyUI's `comfy/model_detection.py`.
@@ -21,8 +21,8 @@ from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
 from safetensors.numpy import save_file
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
+from tests.reference.tiny_checkpoints import draw
 from tools.published_configs import SD_1, SD_2, SDXL_BASE, Files, write
-from tools.tiny_checkpoints import draw
 from tools.vocabulary import write_tokenizer
 
 SEED = 20

@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from pipeline.checkpoints.tensors import open_tensors
 from tests.checkpoints import GOLDEN, PLAIN
-from tools.original_layout import EMA_FACTOR, export
+from tests.original_layout import EMA_FACTOR, export
 
 SD_1, SD_2 = (GOLDEN / name / "checkpoint" for name in ("sd_1", "sd_2"))
 VAE_NAMES = {

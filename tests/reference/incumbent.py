@@ -1,8 +1,8 @@
 """The Flax pipelines of diffusers 0.39, run in their own environment.
 
-    .venv-incumbent/bin/python -m tools.incumbent CHECKPOINT OUT.npz
+    .venv-incumbent/bin/python -m tests.reference.incumbent CHECKPOINT OUT.npz
 
-Draws `tools.flax_calls.pictures` from a checkpoint, on each number of `--devices`. Without torch
+Draws `tests.flax_calls.pictures` from a checkpoint, on each number of `--devices`. Without torch
 those classes read only Flax's own format, so the checkpoint is copied and converted first.
 
 Two of their constants differ from those with which torch trained the networks, and which this
@@ -31,7 +31,7 @@ from flax.serialization import to_bytes
 from safetensors.numpy import load_file
 from transformers import FlaxCLIPTextModel, FlaxCLIPTextModelWithProjection
 
-from tools import flax_calls
+from tests import flax_calls
 
 TEXT_ENCODERS = {
     "text_encoder": FlaxCLIPTextModel,
@@ -100,7 +100,7 @@ class _Patched:
 
 def main() -> None:
     """Draw the pictures and write them to one file."""
-    parser = argparse.ArgumentParser(prog="python -m tools.incumbent")
+    parser = argparse.ArgumentParser(prog="python -m tests.reference.incumbent")
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--kind", choices=DRAWN, default="FlaxDiffusionPipeline")

@@ -1,9 +1,9 @@
 """Tiny checkpoints of every family with random weights, built and saved by torch's own classes.
 
 Together the entries of `TINY` cover the shapes of checkpoints and the ways in which their files are
-written; `tools.make_goldens` writes them to `tests/golden/`. Weights are float16 on disk, which
-float32 represents exactly, so both sides of a comparison start from the same numbers. Runs in the
-reference environment.
+written; `tests.reference.make_goldens` writes them to `tests/golden/`. Weights are float16 on disk,
+which float32 represents exactly, so both sides of a comparison start from the same numbers. Runs in
+the reference environment.
 """
 
 import json
@@ -489,7 +489,7 @@ TINY_VAE: dict[str, Any] = {
 }
 
 # Checkpoints that diffusers' Flax classes can read too: 32 groups, a middle block with attention,
-# `leading` timesteps with an offset of 1. `tools.incumbent` makes their golden files.
+# `leading` timesteps with an offset of 1. `tests.reference.incumbent` makes their golden files.
 FLAX: dict[str, Tiny] = {
     "flax": Tiny(
         seed=7,
