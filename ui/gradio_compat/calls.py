@@ -168,7 +168,8 @@ class CheckedCalls:
         self._check_crowd(session or "", address)
         _check_count(fields, function)
         self._check_files(fields["data"])
-        _objects(fields.get("event_data"))
+        for value in _objects(fields.get("event_data")):
+            value.pop("path", None)
         return fields
 
     def _check_key(self, function: BlockFunction, sender: Request) -> None:
@@ -204,8 +205,8 @@ class CheckedCalls:
     def _check_files(self, data: Any) -> None:
         """Remove the URLs of files that were uploaded to this page, and refuse all other files.
 
-        `event_data`, which describes an event of the browser, names files as well. It is not
-        checked: Gradio only hands it to the page's functions, which never open them.
+        `event_data`, which describes an event of the browser, names files as well, such as the
+        gallery's. No function of the page reads them, so they are removed instead.
         """
         for value in _objects(data):
             if not value.keys() & {"path", "url"}:

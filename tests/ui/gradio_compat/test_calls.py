@@ -545,3 +545,19 @@ def test_a_refused_upload_is_in_the_visitors_language(page: Page):
     )
     assert refused.status_code == 400
     assert refused.text == "El formulario no contiene ningún archivo llamado «files»."
+
+
+def test_files_that_an_event_names_are_removed(page: Page):
+    index, function = next(
+        (index, function)
+        for index, function in page.blocks.fns.items()
+        if function.fn is not None and function.collects_event_data
+    )
+    body = {
+        "fn_index": index,
+        "session_hash": "session",
+        "data": [None] * len(function.inputs),
+        "event_data": {"value": {"image": FILE | {"path": "/etc/passwd"}}},
+    }
+    answer = page.client.post("/gradio_api/run/predict", json=body)
+    assert answer.status_code == 200, answer.text
