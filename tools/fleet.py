@@ -9,9 +9,7 @@ A. O. Allen, Probability, Statistics, and Queueing Theory, 2nd edition, 1990, ch
 """
 
 import argparse
-import heapq
 import math
-import random
 from dataclasses import dataclass, replace
 
 DAY_S = 86_400.0
@@ -66,26 +64,6 @@ class Fleet:
         while fleet.wait_s(part) > wait_s:
             fleet = replace(fleet, replicas=fleet.replicas + 1)
         return fleet
-
-
-def simulated_waits(arrivals: list[float], services: list[float], replicas: int) -> list[float]:
-    """Return the seconds that each request waits, from all arrival and service times."""
-    free_at = [0.0] * replicas
-    waits = []
-    for at, service_s in zip(arrivals, services, strict=True):
-        begin = max(at, heapq.heappop(free_at))
-        heapq.heappush(free_at, begin + service_s)
-        waits.append(begin - at)
-    return waits
-
-
-def poisson(arrivals: float, count: int, rng: random.Random) -> list[float]:
-    """Return the random times of `count` arrivals, in seconds; `arrivals` is their rate."""
-    at, times = 0.0, []
-    for _ in range(count):
-        at += rng.expovariate(arrivals)
-        times.append(at)
-    return times
 
 
 def _above_zero(text: str) -> float:

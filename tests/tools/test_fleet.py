@@ -1,12 +1,33 @@
 """The model of the queue against textbooks and against a simulation."""
 
+import heapq
 import random
 import sys
 
 import pytest
 
 from tools import fleet
-from tools.fleet import Fleet, poisson, simulated_waits
+from tools.fleet import Fleet
+
+
+def simulated_waits(arrivals: list[float], services: list[float], replicas: int) -> list[float]:
+    """Return the seconds that each request waits, from all arrival and service times."""
+    free_at = [0.0] * replicas
+    waits = []
+    for at, service_s in zip(arrivals, services, strict=True):
+        begin = max(at, heapq.heappop(free_at))
+        heapq.heappush(free_at, begin + service_s)
+        waits.append(begin - at)
+    return waits
+
+
+def poisson(arrivals: float, count: int, rng: random.Random) -> list[float]:
+    """Return the random times of `count` arrivals, in seconds; `arrivals` is their rate."""
+    at, times = 0.0, []
+    for _ in range(count):
+        at += rng.expovariate(arrivals)
+        times.append(at)
+    return times
 
 
 def test_known_values():
