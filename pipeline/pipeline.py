@@ -18,6 +18,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pipeline.adapters.adapter import Adapter
+from pipeline.adapters.reader import read_adapter
+from pipeline.adapters.source import find_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
@@ -37,7 +39,7 @@ from pipeline.drawing.planning import Planner
 from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
 from pipeline.drawing.refining import Refiner, find_refiner
-from pipeline.errors import InputError, UnlikeError
+from pipeline.errors import DeviceError, InputError, UnlikeError
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
@@ -52,9 +54,9 @@ from pipeline.request import (
     GenerateRequest,
     check_choice,
     check_count,
+    check_name,
 )
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.additions import Additions
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executables import (
     ExecutableCache,
@@ -69,6 +71,7 @@ from pipeline.runtime.loading import (
     timed,
     trace_networks,
 )
+from pipeline.runtime.memory import available_memory
 from pipeline.runtime.mesh import failures_explained, find_devices
 from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.parameters import Parameters
@@ -81,8 +84,15 @@ from pipeline.schedulers.config import (
     SCHEDULERS,
 )
 from pipeline.schedulers.recipes import Recipe
-from pipeline.text.embeddings import Embedding, Placement
+from pipeline.text.embeddings import (
+    Embedding,
+    Embeddings,
+    Placement,
+    is_embedding_name,
+    read_embedding,
+)
 from pipeline.text.explanation import explain
+from pipeline.text.loras import is_lora_name
 from pipeline.text.prompt_syntax import PLAIN
 from pipeline.text.tokenizer import Tokenizers, longest
 
@@ -132,10 +142,10 @@ class SDXLPipeline:
         compiled: CompiledSampler,
         colours: preview.Colours,
         num_inference_steps: int | None,
-        screen: Screen | None = None,
-        beside: tuple[SecondModel, CompiledSampler] | None = None,
-        wildcard_dir: str | Path | None = None,
-        others: Others | None = None,
+        screen: Screen | None,
+        beside: tuple[SecondModel, CompiledSampler] | None,
+        wildcard_dir: str | Path | None,
+        others: Others,
     ):
         self.wildcard_dir = None if wildcard_dir is None else Path(wildcard_dir)
         screened = screen is not None
@@ -157,7 +167,6 @@ class SDXLPipeline:
         self._adding = Lock()
         family, files = config.family, compiled.parameters.files
         networks = [part.name for part in (*family.text_encoders, *family.networks)]
-        others = Others() if others is None else others
         reader = replace(others.reader, safety_checker=False, unet=None)
         # The operator's VAE is that of all models.
         own_networks = [name for name in networks if name not in reader.replacements]
@@ -171,9 +180,10 @@ class SDXLPipeline:
             store=store,
         )
         refiner = None if beside is None else Refiner(*beside, config, store, self._adapters)
-        widths = [encoder.hidden_size for encoder in config.text_encoders.values()]
         kept = () if refiner is None else refiner.text_encoders
-        self._additions = Additions(self._adapters, compiled.room, widths, kept)
+        compiled.room.loras = partial(self._adapters.device_bytes, kept=kept)
+        self._embeddings = Embeddings()  # replaced, never mutated
+        self._loading = Lock()  # of a LoRA or an embedding
         self._engine = Engine(Finisher(screen, compiled))
         self._others: tuple[SDXLPipeline, ...] = ()
         self._refiner = refiner
@@ -189,7 +199,7 @@ class SDXLPipeline:
             refiner,
             lambda: self.facts,
             self._sampler,
-            lambda: self._additions.embeddings,
+            lambda: self._embeddings,
             Look(colours, partial(settings_of, self._facts)),
             self.wildcard_dir,
         )
@@ -341,7 +351,9 @@ class SDXLPipeline:
             screen,
             beside,
             wildcard_dir,
-            Others(reader, model_memory),
+            Others(
+                reader, (available_memory() or 0) // 2 if model_memory is None else model_memory
+            ),
         )
         load = partial(
             cls.from_pretrained,
@@ -515,7 +527,19 @@ class SDXLPipeline:
             DeviceError: if there is too little memory for a copy of the parameters that it changes.
             InputError: if the name cannot be used, or a LoRA of this name is loaded.
         """
-        return self._additions.load_lora(source, name)
+        file = find_adapter(source)
+        name = file.stem if name is None else name
+        check_name("a LoRA's", name, is_lora_name, "commas, colons, < and >")
+        with self._loading:
+            self._adapters.check_new(name)
+            adapter = read_adapter(file, name, self._adapters.inventory)
+            try:
+                self._compiled.room.check(more=adapter)
+                self._adapters.check_host(adapter)
+            except DeviceError as error:
+                raise DeviceError(f"the LoRA {name!r} cannot be loaded: {error}") from error
+            self._adapters.add(adapter)
+        return name
 
     def unload_lora(self, name: str) -> None:
         """Forget a LoRA. Any thread may call this; a run that uses it goes on.
@@ -528,7 +552,7 @@ class SDXLPipeline:
     @property
     def embeddings(self) -> Mapping[str, Embedding]:
         """The loaded embeddings by name. Any thread may read them."""
-        return self._additions.embeddings
+        return self._embeddings
 
     def load_embedding(
         self, source: str | Path, name: str | None = None, *, replace: bool = False
@@ -551,7 +575,15 @@ class SDXLPipeline:
             CheckpointError: if the file cannot be read, or does not fit the text encoders.
             InputError: if the name cannot be used, or an embedding of this name is loaded.
         """
-        return self._additions.load_embedding(source, name, replace)
+        file = Path(source)
+        name = file.stem if name is None else name
+        right = "commas, colons, bars, backslashes and brackets"
+        check_name("an embedding's", name, is_embedding_name, right)
+        widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
+        embedding = read_embedding(file, name, widths)
+        with self._loading:
+            self._embeddings = self._embeddings.with_one(embedding, replace=replace)
+        return name
 
     def unload_embedding(self, name: str) -> None:
         """Forget an embedding. Any thread may call this; a run that uses it goes on.
@@ -559,7 +591,8 @@ class SDXLPipeline:
         Raises:
             InputError: if no embedding of this name is loaded.
         """
-        self._additions.unload_embedding(name)
+        with self._loading:
+            self._embeddings = self._embeddings.without(name)
 
     @failures_explained()
     def warm_up(self, height: int | None = None, width: int | None = None) -> None:
@@ -843,7 +876,7 @@ class SDXLPipeline:
         facts = self._facts
         steps = facts.num_inference_steps if num_inference_steps is None else num_inference_steps
         check_count("num_inference_steps", steps, 1, facts.max_inference_steps)
-        placement = Placement(self._additions.embeddings, limit=None)
+        placement = Placement(self._embeddings, limit=None)
         chunks, length = self._compiled.shapes.chunks, self._tokenizers.length
         texts = explain(prompt, prompt_syntax or PLAIN, steps).texts
         placed_texts = (placed(text.sections, placement) for text in texts)

@@ -5,7 +5,7 @@ pictures and the page's components are made from `SETTINGS`, which lists these d
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -590,6 +590,15 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         right = ", ".join(map(repr, choices))
         raise InputError(f"{name} is {value!r}; expected one of {right}")
+
+
+def check_name(owner: str, name: str, is_name: Callable[[str], bool], without: str) -> None:
+    """Raise InputError if a LoRA, a model or an embedding cannot have this name."""
+    if not is_name(name):
+        raise InputError(
+            f"{name!r} cannot be {owner} name; expected up to 100 printable characters without"
+            f" {without}; pass another as name"
+        )
 
 
 def check_faults(faults: Mapping[str, bool]) -> None:

@@ -17,9 +17,9 @@ from pipeline.errors import InputError, UnlikeError
 from pipeline.facts import ModelFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
+from pipeline.request import check_name
 from pipeline.runtime.compiled import CompiledSampler
 from pipeline.runtime.loading import load_tokenizers, match_networks
-from pipeline.runtime.memory import available_memory
 from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.programs import cache_key, program_names
 from pipeline.text.loras import is_lora_name
@@ -33,17 +33,11 @@ class Others(NamedTuple):
 
     Attributes:
         reader: reads their configuration.
-        memory: the most bytes of the host's memory that keep models which are not on the devices;
-            None for half of what is free.
+        limit: the most bytes of the host's memory that keep models which are not on the devices.
     """
 
-    reader: FamilyReader = FamilyReader()
-    memory: int | None = None
-
-    @property
-    def limit(self) -> int:
-        """The bytes of the host's memory that keep models."""
-        return (available_memory() or 0) // 2 if self.memory is None else self.memory
+    reader: FamilyReader
+    limit: int
 
 
 class Models:
@@ -94,11 +88,7 @@ class Models:
         """Add a model and return its name, none of those taken; see `SDXLPipeline.add_model`."""
         checkpoint = self._fetch(source)
         name = checkpoint.model if name is None else name
-        if not is_lora_name(name):
-            raise InputError(
-                f"{name!r} cannot be a model's name; expected up to 100 printable characters"
-                " without commas, colons, < and >; pass another as name"
-            )
+        check_name("a model's", name, is_lora_name, "commas, colons, < and >")
         every = match_networks(checkpoint, self._first.run.parameters.networks)
         files = {network: every[network] for network in self._store.base.files}
         with self._adding:
