@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
+from pipeline.drawing.refining import models_of
 from pipeline.families import read_config
 from pipeline.families.family import Config
 from pipeline.kernels.matmul_conv import dot_general
@@ -31,7 +32,6 @@ from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import Shapes, Target
 from pipeline.runtime.room import Room
-from pipeline.runtime.second_model import models_of
 from pipeline.runtime.slots import Entry, Slots, Start, slot_mask
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule

@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None, prog: str | None = None) -> int:
     logging.getLogger(__package__).setLevel(logging.INFO if options.verbose else logging.WARNING)
     try:
         if options.plan:
-            _print_plan(options)
+            from pipeline.plan import print_plan
+
+            print_plan(options)
             return 0
         files, failed = _draw_batch(options) if options.prompts else (_draw(options), 0)
         for file in files:
@@ -235,46 +237,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--verbose": {"action": "store_true", "help": "log the stages of startup"},
 }
-
-
-def _print_plan(options: argparse.Namespace) -> None:
-    from pipeline.checkpoints.source import fetch
-    from pipeline.default_model import choose_model
-    from pipeline.drawing.refining import find_refiner
-    from pipeline.families import FamilyReader
-    from pipeline.families.family import image_size
-    from pipeline.families.replacements import fetch_tiny_vae
-    from pipeline.runtime.executables import ExecutableCache
-    from pipeline.runtime.mesh import cores_as_devices, find_devices
-    from pipeline.runtime.plan_report import Plan
-
-    check_count("images_per_request", options.images, 1, MAX_IMAGES)
-    cores_as_devices(options.images)
-    checked = options.safety_checker == "yes"
-    model, revision = choose_model(options.model_id, options.revision)
-    reader = FamilyReader(None, checked, beside={"tiny_vae": fetch_tiny_vae(options.tiny_vae)})
-    checkpoint = fetch(model, revision, reader, weights=False)
-    config = checkpoint.config
-    requested_sizes = options.sizes or [(options.height, options.width)]
-    sizes = list(dict.fromkeys(image_size(config, *size) for size in requested_sizes))
-    refiner = None
-    if options.refiner:
-        refiner = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True)
-    plan = Plan(
-        config,
-        sizes,
-        options.images,
-        options.prompt_chunks,
-        refiner,
-        options.step_cache,
-        options.devices_per_picture,
-        options.quantization,
-    )
-    cache = None if options.cache_dir is None else ExecutableCache(options.cache_dir)
-    report = plan.report(find_devices(), options.dtype, cache)
-    print(f"{checkpoint.model}\n\n{report.text}")
-    if report.refusal is not None:
-        raise DeviceError(report.refusal)
 
 
 def _help(setting: Setting) -> str:

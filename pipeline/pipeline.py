@@ -38,7 +38,13 @@ from pipeline.drawing.origins import (
 from pipeline.drawing.planning import Planner
 from pipeline.drawing.preparing import Drawer
 from pipeline.drawing.prompts import placed
-from pipeline.drawing.refining import Refiner, find_refiner
+from pipeline.drawing.refining import (
+    Refiner,
+    SecondModel,
+    find_refiner,
+    load_second_model,
+    models_of,
+)
 from pipeline.errors import DeviceError, InputError, UnlikeError
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
@@ -77,7 +83,6 @@ from pipeline.runtime.models import Model, ModelStore
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import Shapes, Target, check_rows
 from pipeline.runtime.room import Room
-from pipeline.runtime.second_model import SecondModel, load_second_model, models_of
 from pipeline.schedulers.config import (
     DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,

@@ -1,22 +1,53 @@
-"""The refiner: a second model, whose stage draws the last steps of the base model's pictures."""
+"""The refiner: a second model, whose stage draws the last steps of the base model's pictures.
 
-from collections.abc import Sequence
-from dataclasses import replace
+It has a denoiser of its own and shares the rest.
+"""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import jax
+from flax import nnx
+
+from pipeline.checkpoints.checkpoint import Component
 from pipeline.checkpoints.source import fetch_component
+from pipeline.checkpoints.weights import match_weights
 from pipeline.drawing.drawing import Stage
 from pipeline.drawing.preparing import Drawer, StagePlan, make_stage
 from pipeline.errors import InputError
-from pipeline.families.family import Config, image_size
+from pipeline.families.family import Architecture, Config, image_size
 from pipeline.families.replacements import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
 from pipeline.runtime.adapters import Adapters
-from pipeline.runtime.compiled import CompiledSampler
+from pipeline.runtime.compiled import CompiledSampler, compile_sampler, place_on
+from pipeline.runtime.executables import ExecutableCache
+from pipeline.runtime.loading import load_networks, trace_networks
 from pipeline.runtime.models import ModelStore
-from pipeline.runtime.programs import check_rows
-from pipeline.runtime.second_model import SecondModel, resized_second_model
+from pipeline.runtime.programs import PROGRAMS, Entry, Target, check_rows, program_names
+from pipeline.runtime.room import Model
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.tokenizer import Tokenizers
+
+
+@dataclass(frozen=True)
+class SecondModel:
+    """A second model to load.
+
+    Attributes:
+        name: its name for users.
+        config: its configuration, whose other networks are the first model's.
+        denoiser: the network that predicts its noise; it has this name in the family.
+    """
+
+    name: str
+    config: Config
+    denoiser: Component
+
+    @property
+    def own(self) -> str:
+        """The name of the network of its own."""
+        [name] = self.config.architecture.predict.networks
+        return name
 
 
 def find_refiner(
@@ -45,6 +76,63 @@ def _check_size(config: Config, height: int, width: int) -> None:
         image_size(config, height, width)
     except InputError as error:
         raise InputError(f"the refiner cannot draw pictures of this size: {error}") from None
+
+
+def models_of(
+    target: Target,
+    networks: Mapping[str, nnx.Module],
+    second: SecondModel | None = None,
+    cache: ExecutableCache | None = None,
+) -> list[Model]:
+    """Return what the memory has to hold: a model, and the second one beside it.
+
+    `networks` are the first model's by name; shapes suffice in place of their parameters.
+    """
+    first = Model("", target, networks, [*networks], program_names(target))
+    if second is None:
+        return [first]
+    second_target = replace(target, config=second.config, quantization=None)
+    shared_names = _shared_names(target.config.architecture, second)
+    programs = [name for name in program_names(second_target) if name not in shared_names]
+    second_networks = trace_networks(second.config, target.dtype, cache)
+    return [first, Model("refiner", second_target, second_networks, [second.own], programs)]
+
+
+def load_second_model(run: CompiledSampler, second: SecondModel) -> CompiledSampler:
+    """Load a second model for the devices and the size of the first one.
+
+    The two share the programs that run the same networks, and the parameters of all networks but
+    the denoiser as they are now: LoRAs that are merged into the first model later do not change
+    these. The second model's denoiser is never quantised.
+
+    Raises:
+        DeviceError: if the memory cannot hold both.
+    """
+    room = run.room
+    model = room.models[-1]
+    target, networks = model.target, model.networks
+    denoiser_weights = match_weights(networks[second.own], second.denoiser.open)
+    denoisers = load_networks({second.own: denoiser_weights}, place_on(target.mesh))
+    parameters = run.parameters.beside(denoisers, [*second.config.networks])
+    return compile_sampler(target, parameters, room, _shared(run, second))
+
+
+def _shared(first: CompiledSampler, second: SecondModel) -> dict[str, jax.stages.Compiled]:
+    """Return the first model's programs that run the same networks of both models."""
+    names = _shared_names(first.target.config.architecture, second)
+    return {name: executable for name, executable in first.executables.items() if name in names}
+
+
+def _shared_names(first: Architecture, second: SecondModel) -> set[str]:
+    """Return the names of the programs that run the same networks of both models."""
+
+    def is_shared(program: Entry) -> bool:
+        of_first, of_second = (
+            program.networks(architecture) for architecture in (first, second.config.architecture)
+        )
+        return of_first == of_second and second.own not in of_second
+
+    return {name for name, program in PROGRAMS.items() if is_shared(program)}
 
 
 class Refiner:
@@ -86,7 +174,8 @@ class Refiner:
     def add_size(self, base: CompiledSampler) -> None:
         """Compile for the size of the base model's programs."""
         size = base.shapes.height, base.shapes.width
-        self._by_size = {**self._by_size, size: resized_second_model(self.run, base, self._source)}
+        run = self.run.resized(*size, _shared(base, self._source))
+        self._by_size = {**self._by_size, size: run}
 
     def of_size(self, base: CompiledSampler) -> CompiledSampler:
         """Return the programs for the size of the base model's."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline import DeviceError, SDXLPipeline
-from pipeline.drawing.refining import find_refiner
+from pipeline.drawing.refining import find_refiner, models_of
 from pipeline.families import read_config
 from pipeline.runtime import memory
 from pipeline.runtime.compiled import make_mesh
@@ -17,7 +17,6 @@ from pipeline.runtime.executables import ExecutableCache, ProgramBytes
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.programs import Shapes, Target, program_names, weights
 from pipeline.runtime.room import Model, Room
-from pipeline.runtime.second_model import models_of
 from pipeline.text.prompt_syntax import MAX_TEXTS
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, SMALLEST, CompilationCount
 
