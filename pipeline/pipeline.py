@@ -49,7 +49,7 @@ from pipeline.errors import DeviceError, InputError, UnlikeError
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
-from pipeline.families.replacements import fetch_tiny_vae
+from pipeline.families.reader import fetch_tiny_vae
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.images import preview
 from pipeline.images.screen import Screen
@@ -322,8 +322,8 @@ class SDXLPipeline:
             None if source is None else fetch_component(str(source), name, section, half)
             for source, name, section in ((vae, "vae", VAE_FILE), (unet, "unet", UNET_FILE))
         )
-        beside = {"tiny_vae": fetch_tiny_vae(tiny_vae, half)}
-        reader = FamilyReader(scheduler, safety_checker, vae_, unet_, beside).for_model(str(model))
+        tiny = fetch_tiny_vae(tiny_vae, half)
+        reader = FamilyReader(scheduler, safety_checker, vae_, unet_, tiny).for_model(str(model))
         checkpoint = fetch(str(model), revision, reader, prefer_fp16=half, ema=ema)
         parameters = count_parameters(checkpoint)
         if dtype is None and worth_bfloat16(used[0], parameters):

@@ -14,7 +14,7 @@ from pipeline.default_model import choose_model
 from pipeline.drawing.refining import find_refiner, models_of
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
-from pipeline.families.replacements import fetch_tiny_vae
+from pipeline.families.reader import fetch_tiny_vae
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import MAX_IMAGES, check_count
 from pipeline.runtime.compiled import make_mesh
@@ -42,8 +42,8 @@ def print_plan(options: Namespace) -> None:
     check_count("images_per_request", options.images, 1, MAX_IMAGES)
     cores_as_devices(options.images)
     model, revision = choose_model(options.model_id, options.revision)
-    beside = {"tiny_vae": fetch_tiny_vae(options.tiny_vae)}
-    reader = FamilyReader(None, options.safety_checker == "yes", beside=beside)
+    tiny_vae = fetch_tiny_vae(options.tiny_vae)
+    reader = FamilyReader(None, options.safety_checker == "yes", tiny_vae=tiny_vae)
     checkpoint = fetch(model, revision, reader, weights=False)
     requested_sizes = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(checkpoint.config, *size) for size in requested_sizes))

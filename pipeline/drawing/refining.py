@@ -16,7 +16,7 @@ from pipeline.drawing.drawing import Stage
 from pipeline.drawing.preparing import Drawer, StagePlan, make_stage
 from pipeline.errors import InputError
 from pipeline.families.family import Architecture, Config, image_size
-from pipeline.families.replacements import DENOISER, read_refiner
+from pipeline.families.reader import DENOISER, read_refiner
 from pipeline.families.single_files import UNET_FILE
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler, compile_sampler, place_on

@@ -158,9 +158,7 @@ class Family:
             first argument is the file that describes the UNet.
         architecture: says what the networks of a checkpoint compute.
         optional: the networks that a checkpoint may have.
-        apart: the kinds of networks that are published by themselves. Any number of each can be
-            used beside a checkpoint: the first has the kind's name, others that name, a colon and
-            a name of their own.
+        apart: the networks that are published by themselves, and can be used beside a checkpoint.
         ignored: keys of `model_index.json` without effect on pictures.
         forced_scheduler_settings: settings of the scheduler that replace the file's.
         aligned_sigmas: the sigmas of the schedule "align-your-steps", falling; None if no such
@@ -195,9 +193,8 @@ class Family:
         return (*self.text_encoders, *self.networks, *self.optional, *self.apart)
 
     def network(self, name: str) -> Network:
-        """Return the network of a name; it may be one of several of its kind, see `apart`."""
-        kind, _, _ = name.partition(":")
-        return next(network for network in self.all_networks if network.name == kind)
+        """Return the network of a name."""
+        return next(network for network in self.all_networks if network.name == name)
 
     def needs(self, name: str) -> bool:
         """Return whether every checkpoint has this network."""

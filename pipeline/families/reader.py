@@ -1,30 +1,36 @@
 """Reading of a checkpoint's configuration, as its model family's record describes it.
 
+Networks that are not the checkpoint's own are a VAE or a UNet in place of its own, a tiny VAE
+beside it, and the UNet of a refiner, which shares the base model's other networks.
+
 Each reader takes the supported keys one by one. An unknown key, or a value that this package does
 not implement, is an error that names the file, the key and the value. Keys that a file may leave
 out default to the values of diffusers' and transformers' own classes.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pipeline.checkpoints.checkpoint import Component, Recognised
+from pipeline.checkpoints.source import fetch_component
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
-from pipeline.families.replacements import read_replacement, read_tiny_vae_beside
 from pipeline.families.sdxl import SDXL, SDXL_REFINER
 from pipeline.families.single_files import (
     CONFIGS,
+    TINY_VAE_FILE,
     fit_config,
+    fit_network,
     read_published,
     recognise_file,
     scheduler_settings,
 )
 from pipeline.families.stable_diffusion import SD_1, SD_2
+from pipeline.models.tiny_vae_config import PUBLISHED
 from pipeline.schedulers.choice import read_schedulers
 from pipeline.schedulers.config import CLASS_NAMES
 from pipeline.schedulers.recipes import LATENT_CONSISTENCY, Recipe, find_model_recipe
@@ -43,13 +49,31 @@ OTHER_FAMILIES = {
     "Upscale": "an upscaler",
     "Depth2Img": "a depth-to-image model",
 }
-# Readers of networks that are used beside a checkpoint, by the names in `Family.apart`.
-BESIDE: Mapping[str, Callable[[Network, Component, Config, Path], Any]] = {
-    "tiny_vae": read_tiny_vae_beside
-}
 TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
 # Folders of a checkpoint that only the safety checker needs.
 SAFETY_CHECKER = ("safety_checker", "feature_extractor")
+# For each network that can be replaced, the properties that must stay, and the part of the
+# checkpoint that depends on them.
+FIXED: Mapping[str, Mapping[str, str]] = {
+    "vae": dict.fromkeys(
+        ("latent_channels", "scale_factor", "scaling_factor", "latents_mean", "latents_std"),
+        "latents",
+    ),
+    "unet": {
+        "in_channels": "latents",
+        "cross_attention_dim": "text encoders",
+        "addition": "text encoders",
+    },
+    # It has a scale of its own.
+    "tiny_vae": {"latent_channels": "latents", "scale_factor": "latents"},
+}
+NO_DECODER = (
+    "the decoder of a tiny VAE is missing; expected tensors named decoder.layers.0.weight and so"
+    " on, or 1.weight and so on in a file of a decoder alone"
+)
+# The family of the refiner, by the base model's.
+REFINERS = {SDXL.name: SDXL_REFINER}
+DENOISER = "unet"
 
 
 @dataclass(frozen=True)
@@ -61,7 +85,7 @@ class FamilyReader:
         safety_checker: False leaves out the checkpoint's safety checker.
         vae: a VAE that replaces the checkpoint's own.
         unet: the same for a UNet.
-        beside: networks to use beside it, by name; see `Family.apart`. None stands for none.
+        tiny_vae: a tiny VAE to use beside it.
         recipe: the settings of a distilled model; see `for_model`.
     """
 
@@ -69,7 +93,7 @@ class FamilyReader:
     safety_checker: bool = True
     vae: Component | None = None
     unet: Component | None = None
-    beside: Mapping[str, Component | None] = field(default_factory=dict)
+    tiny_vae: Component | None = None
     recipe: Recipe | None = None
 
     def for_model(self, model: str) -> "FamilyReader":
@@ -85,7 +109,7 @@ class FamilyReader:
     @property
     def replacements(self) -> dict[str, Component]:
         """Networks that are not the checkpoint's own, by name."""
-        components = {"vae": self.vae, "unet": self.unet, **self.beside}
+        components = {"vae": self.vae, "unet": self.unet, "tiny_vae": self.tiny_vae}
         return {name: component for name, component in components.items() if component is not None}
 
     def describe(self, class_name: object) -> str:
@@ -102,7 +126,7 @@ class FamilyReader:
         Raises:
             CheckpointError: if a setting is not supported; the message names file, key and value.
         """
-        config = self._with_networks_beside(self._read(folder), folder)
+        config = self._with_tiny_vae(self._read(folder), folder)
         config.family.check(folder / "unet/config.json", config)
         reader = self._by_contents(config)
         if reader is None:
@@ -120,7 +144,7 @@ class FamilyReader:
         folder, replacements = CONFIGS / kind.folder, self.replacements
         sections = {name: part for name, part in kind.sections.items() if name not in replacements}
         config = fit_config(self._read(folder, scheduler_settings(tensors)), tensors, sections)
-        config = self._with_networks_beside(config, tensors.where)
+        config = self._with_tiny_vae(config, tensors.where)
         config.family.check(tensors.where, config)
         reader = self._by_contents(config)
         if reader is not None:
@@ -157,13 +181,13 @@ class FamilyReader:
             recipe=recipe,
         )
 
-    def _with_networks_beside(self, config: Config, where: Path) -> Config:
-        networks = dict(config.networks)
-        for name, component in self.replacements.items():
-            if name in self.beside:
-                network = config.family.network(name)
-                networks[name] = BESIDE[network.name](network, component, config, where)
-        return replace(config, networks=networks)
+    def _with_tiny_vae(self, config: Config, where: Path) -> Config:
+        if self.tiny_vae is None:
+            return config
+        part = config.family.network("tiny_vae")
+        network = _read_component(part, self.tiny_vae, PUBLISHED, NO_DECODER)
+        _check_fit(network, config.networks["vae"], FIXED[part.name], self.tiny_vae, where)
+        return replace(config, networks={**config.networks, part.name: network})
 
     def _read_network(self, folder: Path, part: Network, family: Family) -> Any:
         replacement = self.replacements.get(part.name)
@@ -172,7 +196,9 @@ class FamilyReader:
         config_file = folder / part.name / "config.json"
         is_there = config_file.is_file()
         replaced = part.read(config_file) if is_there else read_published(family, part)
-        return read_replacement(part, replacement, replaced, folder)
+        config = _read_component(part, replacement, replaced)
+        _check_fit(config, replaced, FIXED[part.name], replacement, folder)
+        return config
 
     def _recognise(self, folder: Path, index: StrictJson) -> Family:
         name = index.values.get("_class_name")
@@ -227,3 +253,89 @@ def read_config(
 ) -> Config:
     """Read the configuration of a checkpoint in a folder; see `FamilyReader`."""
     return FamilyReader(scheduler, safety_checker).read(folder)
+
+
+def fetch_tiny_vae(source: str | Path | None, prefer_fp16: bool = False) -> Component | None:
+    """Find a tiny VAE, as `fetch_component` finds a VAE; None for None."""
+    if source is None:
+        return None
+    return fetch_component(str(source), "vae", TINY_VAE_FILE, prefer_fp16)
+
+
+def read_refiner(base: Config, unet: Component) -> Config:
+    """Return the configuration of a refiner with the base model's text encoder, VAE and scheduler.
+
+    Args:
+        base: the configuration of the base model.
+        unet: the refiner's UNet.
+
+    Raises:
+        CheckpointError: if the base model's family has no refiner, or the UNet is not supported or
+            does not fit the base model.
+    """
+    family = REFINERS.get(base.family.name)
+    if family is None:
+        names = ", ".join(REFINERS)
+        raise CheckpointError(
+            f"{unet.where}: a {base.family.name} has no refiner; expected a base model of {names}"
+        )
+    [part] = (part for part in family.networks if part.name == DENOISER)
+    network = _read_component(part, unet, read_published(family, part))
+    kinds = {part.name for part in family.all_networks} - {DENOISER}
+    shared_networks = {
+        name: network
+        for name, network in base.networks.items()
+        if base.family.network(name).name in kinds
+    }
+    config = replace(
+        base,
+        family=family,
+        networks={DENOISER: network, **shared_networks},
+        force_zeros_for_empty_prompt=False,  # as in the published refiner's `model_index.json`
+        tokens=base.tokens[-len(family.text_encoders) :],
+        recipe=None,
+    )
+    try:
+        family.check(unet.where, config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; a refiner must be made for the base model") from None
+    return config
+
+
+def _read_component(
+    part: Network, component: Component, published_config: Any, fault: str = ""
+) -> Any:
+    """Return a network's configuration; the other arguments are those of `fit_network`."""
+    if component.config is None:
+        with component.open() as tensors:
+            return fit_network(part, published_config, component.where, tensors, fault)
+    StrictJson(component.config).one_of("_class_name", (part.class_name,))
+    return part.read(component.config)
+
+
+def _check_fit(
+    config: Any,
+    replaced_config: Any,
+    owners: Mapping[str, str],
+    component: Component,
+    checkpoint: Path,
+) -> None:
+    """Check that a network fits a checkpoint.
+
+    Args:
+        config: the configuration of the network.
+        replaced_config: the configuration of the checkpoint's network.
+        owners: the properties that must agree, and the part of the checkpoint that needs each.
+        component: the network, for messages.
+        checkpoint: the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: if a property differs.
+    """
+    for key, owner in owners.items():
+        value, right = getattr(config, key), getattr(replaced_config, key)
+        if value != right:
+            raise CheckpointError(
+                f"{component.where}: {key} = {value!r} does not fit the {owner} of {checkpoint};"
+                f" expected {right!r}"
+            )

@@ -10,7 +10,7 @@ import pytest
 from pipeline import InputError, SDXLPipeline, metadata
 from pipeline import __main__ as command
 from pipeline.families import FamilyReader
-from pipeline.families.replacements import fetch_tiny_vae
+from pipeline.families.reader import fetch_tiny_vae
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.programs import PROGRAMS, Shapes, Target, cache_key, program_names
 from pipeline.schedulers.table import State
@@ -23,7 +23,7 @@ PROMPT = "a red star"
 
 def target(*, tiny: bool) -> Target:
     component = fetch_tiny_vae(TINY) if tiny else None
-    config = FamilyReader(beside={"tiny_vae": component}).read(SMALLEST)
+    config = FamilyReader(tiny_vae=component).read(SMALLEST)
     return Target(config, FLOAT32, make_mesh(jax.devices()[:1], 2), Shapes(2, 16, 16))
 
 

@@ -13,7 +13,7 @@ from pipeline import Cancelled, CheckpointError, InputError, SDXLPipeline, metad
 from pipeline.checkpoints.source import fetch_component
 from pipeline.drawing.drawing import Drawing
 from pipeline.families import read_config
-from pipeline.families.replacements import read_refiner
+from pipeline.families.reader import read_refiner
 from pipeline.families.single_files import UNET_FILE
 from pipeline.request import GenerateRequest
 from tests.checkpoints import EXECUTABLES, GOLDEN, PLAIN, CompilationCount

@@ -16,7 +16,7 @@ from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config
-from pipeline.families.replacements import fetch_tiny_vae
+from pipeline.families.reader import fetch_tiny_vae
 from pipeline.runtime.loading import find_networks
 from tests.checkpoints import GOLDEN, change_json
 from tests.single_files import thin_file, thin_folder
@@ -25,7 +25,7 @@ TINY = GOLDEN / "tiny_vae"
 
 
 def read_tiny(tiny: Path, model: Path = GOLDEN / "karras/checkpoint") -> Checkpoint[Config]:
-    return fetch(str(model), None, FamilyReader(beside={"tiny_vae": fetch_tiny_vae(tiny)}))
+    return fetch(str(model), None, FamilyReader(tiny_vae=fetch_tiny_vae(tiny)))
 
 
 def tiny_in_checkpoint(folder: Path) -> Path:
