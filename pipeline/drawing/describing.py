@@ -59,7 +59,7 @@ def read_facts(
         vae=replacements.get("vae"),
         tiny_vae=replacements.get("tiny_vae"),
         refiner=refiner,
-        step_cache=compiled.has_step_cache,
+        step_cache=compiled.target.step_cache,
         quantization=quantization,
         family=config.family.name,
         safety_checker=config.safety_checker is not None,

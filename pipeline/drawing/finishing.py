@@ -206,7 +206,7 @@ def _look(evaluated: Sequence[Evaluated]) -> dict[int, np.ndarray]:
 
         return {index: predicted(slot) for index, slot in slots.items()}
     mask = slot_mask(run.shapes.images, rows)
-    coefficients = np.zeros((len(mask), 2))
+    coefficients = np.zeros((len(mask), 2), np.float32)
     for slot, row in rows.items():
         coefficients[slot] = row
     looks = run.preview(before, after, coefficients, mask)

@@ -16,7 +16,7 @@ from pipeline.text.embeddings import Placement
 from pipeline.text.emphasis import Section
 from pipeline.text.prompt_syntax import A1111, read_prompt
 from pipeline.text.tokenizer import Part, Tokenizers, Tokens, longest_end
-from pipeline.text.wildcards import LineBudget, Resolver
+from pipeline.text.wildcards import Resolver, line_budget
 
 # A text that a prompt has for some steps.
 _Text = tuple[Section, ...]
@@ -62,7 +62,7 @@ def resolved(request: Request, folder: Path | None, cancelled: Event | None = No
     if request.prompt_syntax != A1111:
         return request
 
-    budget = LineBudget(cancelled)
+    budget = line_budget(cancelled)
 
     def choose(prompt: str, seed: int) -> str:
         raise_if_cancelled(cancelled)

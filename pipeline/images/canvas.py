@@ -59,13 +59,9 @@ def extended(
             the new part goes on where the old one ends.
 
     Raises:
-        InputError: if a number is below 0, or all are 0.
+        InputError: if all numbers are 0.
     """
-    sides = {"top": top, "left": left, "bottom": bottom, "right": right}
-    for name, pixels_added in sides.items():
-        if pixels_added < 0:
-            raise InputError(f"{name} is {pixels_added}; expected 0 pixels or more")
-    if not any(sides.values()):
+    if not any((top, left, bottom, right)):
         raise InputError("no pixels are added at any side; expected a number above 0 at one")
     picture = np.pad(pixels, ((top, bottom), (left, right), (0, 0)), mode="edge")
     mask = np.ones(picture.shape[:2], np.float32)
@@ -80,17 +76,12 @@ def masked_box(mask: np.ndarray, height: int, width: int, padding: int) -> Box:
     """Return the part of a picture to draw so that its masked part is drawn at full size.
 
     Args:
-        mask: the mask.
+        mask: the mask, which is not empty.
         height, width: the size at which the part will be drawn; the box has its shape, as far as
             the picture has room for it.
         padding: the number of pixels around the masked part to draw with it.
-
-    Raises:
-        InputError: if nothing is masked.
     """
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
-    if not len(rows):
-        raise InputError("the mask is empty; expected at least one white pixel")
     edges = [
         (int(indices[0]) - padding, int(indices[-1]) + 1 + padding) for indices in (rows, columns)
     ]

@@ -33,7 +33,7 @@ from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory, gigabytes
 from pipeline.runtime.merging import Part, merge
 from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
-from pipeline.runtime.parameters import Parameters, Slot, Tensor, inventory_of
+from pipeline.runtime.parameters import Parameters, Slot, Tensor
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
 
@@ -95,7 +95,10 @@ class Adapters:
     @property
     def inventory(self) -> Inventory:
         """The shapes of all tensors that adapters can change."""
-        return inventory_of(self._tensors)
+        return {
+            network: {name: tensor.slot.tensor_shape for name, tensor in tensors.items()}
+            for network, tensors in self._tensors.items()
+        }
 
     @property
     def loaded(self) -> Mapping[str, Adapter]:

@@ -187,7 +187,7 @@ class CompiledSampler:
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
             self.check(np.zeros((images, side, side, 3), np.uint8), one_per_device)
-        device_latents = self.put_latents(latents)
+        device_latents = self.put_columns(latents)
         if self.has_tiny_vae:
             jax.block_until_ready(self.tiny_decode(device_latents, one_per_device))
         pictures, _ = self.decode(device_latents, all_slots)
@@ -227,7 +227,7 @@ class CompiledSampler:
     def nothing_kept(self) -> Kept:
         """The kept parts of pictures that are drawn as a whole."""
         blank = jax.tree.map(lambda spec: np.zeros(spec.shape, spec.dtype), self.target.kept_spec)
-        return self._put_columns(blank._replace(mask=np.ones_like(blank.mask)))
+        return self.put_columns(blank._replace(mask=np.ones_like(blank.mask)))
 
     def encode_image(
         self,
@@ -320,7 +320,7 @@ class CompiledSampler:
         zeros = tuple(np.zeros((MAX_VECTORS, width), np.float32) for width in widths)
         return jax.device_put(zeros, NamedSharding(self.mesh, P()))
 
-    def _put_columns(self, arrays: Any) -> Any:
+    def put_columns(self, arrays: Any) -> Any:
         """Copy arrays `[B, ...]` to the devices, each device its slots' part."""
         return jax.device_put(arrays, self._by_image)
 
@@ -334,14 +334,6 @@ class CompiledSampler:
     def vary(self, base_noise: Array, other_noise: Array, strength: float) -> Array:
         """Return initial latents: `base_noise` turned towards `other_noise` by `strength`, 0..1."""
         return self._run("vary", base_noise, other_noise, np.float32(strength))
-
-    def put_latents(self, latents: np.ndarray) -> Array:
-        """Copy latents `[B, h, w, C]` float32 to the devices."""
-        return self._put_columns(latents)
-
-    def put_kept(self, x0: Array, noise: Array, masks: np.ndarray) -> Kept:
-        """Return the kept parts of pictures; the masks are `[B, h, w, 1]` float32."""
-        return Kept(x0, noise, self._put_columns(masks))
 
     def enter(
         self, state: State, kept: Kept, latents: Array, parts: Kept, new_slots: np.ndarray
@@ -380,16 +372,11 @@ class CompiledSampler:
         """Whether `tiny_decode` and `preview` can be called."""
         return "tiny_decode" in self.executables
 
-    @property
-    def has_step_cache(self) -> bool:
-        """Whether a step can use deep features of an earlier one."""
-        return self.target.step_cache
-
     def tiny_decode(self, latents: Array, slot_mask: np.ndarray) -> tuple[Array, Array]:
         """Do what `decode` does, with the tiny VAE."""
         coefficients = np.tile(np.array([1, 0], np.float32), (len(slot_mask), 1))
         state = State(latents, self.blank_state.history)
-        images, pixels, _ = self._tiny_decode(state, coefficients, slot_mask)
+        images, pixels, _ = self._run("tiny_decode", state, coefficients, slot_mask)
         return images, pixels
 
     def preview(
@@ -400,16 +387,12 @@ class CompiledSampler:
         Args:
             before: the latents `[B, h, w, C]` before an evaluation.
             after: the state after it.
-            pred_x0: `[B, 2]`, the row of each picture's `Schedule.pred_x0`.
+            pred_x0: `[B, 2]` float32, the row of each picture's `Schedule.pred_x0`.
             slot_mask: `[B]` bool, the slots to decode; the others are 0.
         """
-        *_, previews = self._tiny_decode(State(before, after.history), pred_x0, slot_mask)
+        state = State(before, after.history)
+        *_, previews = self._run("tiny_decode", state, pred_x0, slot_mask)
         return np.asarray(previews)
-
-    def _tiny_decode(
-        self, state: State, coefficients: np.ndarray, slot_mask: np.ndarray
-    ) -> tuple[Array, Array, Array]:
-        return self._run("tiny_decode", state, coefficients.astype(np.float32), slot_mask)
 
     def check(self, images: np.ndarray, slot_mask: np.ndarray) -> np.ndarray:
         """Return which of the pictures in `slot_mask` the safety checker flags, `[B]` bool.

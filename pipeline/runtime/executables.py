@@ -204,12 +204,8 @@ def measured(executable: jax.stages.Compiled) -> ProgramBytes:
     )
 
 
-def known_bytes(name: str, target: Target, cache: ExecutableCache | None) -> ProgramBytes | None:
-    """Return what a program takes, by the cache; None if it was never compiled into it."""
-    return None if cache is None else cache.get(*_bytes_key(name, target))
-
-
-def _bytes_key(name: str, target: Target) -> tuple[str, object]:
+def bytes_key(name: str, target: Target) -> tuple[str, object]:
+    """Return the arguments of `ExecutableCache.get` for what a program takes."""
     return f"{name}_bytes", (cache_key(name, target), *where([*target.mesh.devices.flat]))
 
 
@@ -283,7 +279,7 @@ def compile_all(
         if cache is not None:
             devices = list(target.mesh.devices.flat)
             cache.store(name, cache_key(name, target), devices, executable)
-            cache.put(*_bytes_key(name, target), measured(executable))
+            cache.put(*bytes_key(name, target), measured(executable))
         return built
 
     with ThreadPoolExecutor(len(names), thread_name_prefix="compile") as threads:

@@ -11,7 +11,6 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from pipeline.adapters.adapter import Inventory
 from pipeline.checkpoints.weights import PendingWeights, checkpoint_names, checkpoint_shape
 from pipeline.runtime.programs import weights
 
@@ -141,14 +140,6 @@ def read_slots(
         by_path = {slot.path: slot for slot in slots if slot.network == network}
         for path, array in files[network].read(by_path):
             yield by_path[path], array
-
-
-def inventory_of(tensors: Mapping[str, Mapping[str, Tensor]]) -> Inventory:
-    """Return the shapes of tensors in a checkpoint, as readers of adapters take them."""
-    return {
-        network: {name: tensor.slot.tensor_shape for name, tensor in by_name.items()}
-        for network, by_name in tensors.items()
-    }
 
 
 def _without_parameters(network: nnx.Module) -> nnx.Module:

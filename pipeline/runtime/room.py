@@ -20,7 +20,7 @@ from flax import nnx
 from pipeline.adapters.adapter import Adapter
 from pipeline.errors import DeviceError
 from pipeline.platforms import platform_of
-from pipeline.runtime.executables import ExecutableCache, ProgramBytes, known_bytes
+from pipeline.runtime.executables import ExecutableCache, ProgramBytes, bytes_key
 from pipeline.runtime.memory import device_memory, gigabytes
 from pipeline.runtime.programs import PROGRAMS, Programs, Target, cache_key, weights
 
@@ -222,7 +222,9 @@ class Room:
 
     def _program(self, model: Model, name: str, size: Size) -> ProgramBytes | None:
         measurement = self._measured.get(_named(model, name, size))
-        return measurement or known_bytes(name, model.target.resized(*size), self.cache)
+        if measurement is None and self.cache is not None:
+            return self.cache.get(*bytes_key(name, model.target.resized(*size)))
+        return measurement
 
 
 def sizes_text(sizes: Iterable[Size]) -> str:

@@ -152,7 +152,7 @@ class Slots:
         if start.origin is not None:
             latents, parts = self._from_pictures(start, start.origin, entries)
         if first.latents is not None:
-            latents = run.put_latents(self._placed(entries, lambda entry: entry.latents))
+            latents = run.put_columns(self._placed(entries, lambda entry: entry.latents))
         if latents is None:
             latents = self._noise(start, start.init_noise_sigma, entries)
         self.state, self.kept = run.enter(self.state, self.kept, latents, parts, new_slots)
@@ -167,13 +167,13 @@ class Slots:
         x0, latents = run.encode_image(images, noise, pair, new_slots)
         if origin.hidden is not None:
             x0, _ = run.encode_image(self._rows(entries, origin.hidden), noise, pair, new_slots)
-        return latents, run.put_kept(x0, noise, masks)
+        return latents, Kept(x0, noise, run.put_columns(masks))
 
     def _noise(self, start: Start, sigma: float, entries: Entries) -> Array:
         """Return the noise `[B, h, w, C]` of deviation `sigma` that pictures start from."""
         run = self.run
         if start.noise is not None:
-            return run.put_latents(self._rows(entries, start.noise) * np.float32(sigma))
+            return run.put_columns(self._rows(entries, start.noise) * np.float32(sigma))
         latents = run.initial_latents(self._rows(entries, start.seeds), sigma)
         for seeds, strength in start.variations:
             other_noise = run.initial_latents(self._rows(entries, seeds), sigma)

@@ -8,7 +8,6 @@ https://github.com/AUTOMATIC1111/stable-diffusion-webui/blob/master/modules/prom
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -36,22 +35,13 @@ class Fragment(NamedTuple):
 Section: TypeAlias = tuple[Fragment, ...]
 
 
-@dataclass(frozen=True)
-class _Range:
-    """The texts `start:end`, whose weights are multiplied."""
-
-    start: int
-    end: int
-    factor: float
-
-
 class _Reader:
     """The state of reading: texts in order, where breaks are, and the brackets so far."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.breaks: list[int] = [0]
-        self.ranges: list[_Range] = []
+        self.factors: list[tuple[slice, float]] = []  # by which texts' weights are multiplied
         self._open: dict[str, list[int]] = {"(": [], "[": []}  # the two kinds need not nest
 
     def read(self, prompt: str) -> None:
@@ -76,7 +66,7 @@ class _Reader:
     def _close(self, bracket: str, factor: float) -> None:
         start = self._open[bracket].pop()
         if len(self._open[bracket]) < MAX_DEPTH:
-            self.ranges.append(_Range(start, len(self.texts), factor))
+            self.factors.append((slice(start, len(self.texts)), factor))
 
     def _write(self, token: str) -> None:
         first, *rest = _BREAK.split(token)
@@ -89,8 +79,8 @@ class _Reader:
         """Return the weight of each text."""
         weights = np.ones(len(self.texts))
         with np.errstate(over="ignore", invalid="ignore"):
-            for span in self.ranges:
-                weights[span.start : span.end] *= span.factor
+            for texts, factor in self.factors:
+                weights[texts] *= factor
         return np.clip(np.nan_to_num(weights), -MAX_EMPHASIS, MAX_EMPHASIS)
 
 

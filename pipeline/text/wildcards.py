@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -44,26 +44,15 @@ class _List:
     bars: list[int] = field(default_factory=list)
 
 
-class LineBudget:
-    """The number of lines that the prompts of a request may still take from files.
+def line_budget(cancelled: Event | None = None) -> Iterator[bool]:
+    """Yield True for each line that the prompts of a request may take from files.
 
-    Args:
-        cancelled: an event; once it is set, no more are taken.
+    Raises:
+        Cancelled: if the request was cancelled.
     """
-
-    def __init__(self, cancelled: Event | None = None) -> None:
-        self._cancelled = cancelled
-        self._left = MAX_LINES
-
-    def take(self) -> bool:
-        """Count a line; return whether it may be taken.
-
-        Raises:
-            Cancelled: if the request was cancelled.
-        """
-        raise_if_cancelled(self._cancelled)
-        self._left -= 1
-        return self._left >= 0
+    for _ in range(MAX_LINES):
+        raise_if_cancelled(cancelled)
+        yield True
 
 
 class Resolver:
@@ -75,10 +64,10 @@ class Resolver:
         budget: the lines that it may take from files, with other seeds of the request.
     """
 
-    def __init__(self, seed: int, folder: Path | None, budget: LineBudget | None = None):
+    def __init__(self, seed: int, folder: Path | None, budget: Iterator[bool] | None = None):
         self._random = Random(seed)
         self._folder = folder
-        self._budget = budget or LineBudget()
+        self._budget = line_budget() if budget is None else budget
 
     def resolve(self, text: str, depth: int = 0) -> str:
         """Return a text with a choice in place of each list.
@@ -104,7 +93,7 @@ class Resolver:
         return int(self._random.random() * count)
 
     def _line(self, name: str, depth: int) -> str:
-        if depth >= MAX_DEPTH or not self._budget.take():
+        if depth >= MAX_DEPTH or not next(self._budget, False):
             raise InputError(
                 f"the list __{name}__ is nested more than {MAX_DEPTH} files deep, or the prompts"
                 f" take more than {MAX_LINES} lines from files; use fewer lists, and let no file"

@@ -64,12 +64,12 @@ def test_a_preview_is_the_picture_of_what_the_step_predicts(pipe: SDXLPipeline) 
     history = np.array(sampler.blank_state.history)
     history[0] = value
     placed = jax.device_put(history, sampler.blank_state.history.sharding)
-    after = State(sampler.put_latents(before), placed)
+    after = State(sampler.put_columns(before), placed)
     rows, wanted = np.array([[0.25, -0.5], [1, 0], [0.5, 0.5], [1, 1]]), np.ones(4, bool)
     found = sampler.preview(after.latents, after, rows, wanted)
     weights = rows.T[:, :, None, None, None]
     mixed = (weights[0] * before + weights[1] * value).astype(np.float32)
-    _, pixels = sampler.tiny_decode(sampler.put_latents(mixed), wanted)
+    _, pixels = sampler.tiny_decode(sampler.put_columns(mixed), wanted)
     assert np.abs(found.astype(int) - np.asarray(pixels).astype(int)).max() <= 1
     alone = sampler.preview(after.latents, after, rows, np.array([False, False, True, False]))
     np.testing.assert_array_equal(alone[2], found[2])
