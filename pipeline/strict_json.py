@@ -31,13 +31,14 @@ class StrictJson:
     """A JSON file whose keys are taken one at a time; `finish` refuses the keys that are left.
 
     Most keys have neutral values alone, which `expect` reads from a table; a class of pydantic's
-    would declare each of them as a field.
+    would declare each of them as a field. A `text` stands in place of the file's; `path` then says
+    where it is.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path | str, text: str | None = None):
         self.where = str(path)
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(Path(path).read_text(encoding="utf-8") if text is None else text)
         except FileNotFoundError:
             raise CheckpointError(f"{path}: this file is missing from the checkpoint") from None
         except (OSError, ValueError, RecursionError) as error:

@@ -1,6 +1,5 @@
 """The scale of adapters whose files have no tensors with alpha: PEFT's and diffusers'."""
 
-import json
 import math
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -9,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import CheckpointError
+from pipeline.strict_json import StrictJson
 
 # The note in the header of files that diffusers writes: PEFT's configuration of each network, with
 # keys such as "unet.lora_alpha".
 DIFFUSERS_NOTE = "lora_adapter_metadata"
 # PEFT's own files have their configuration beside them.
 PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-MAX_CONFIG_BYTES = 2**20
 MAX_PATTERNS = 2000  # in a configuration: one for each module of a network is enough
 
 
@@ -66,41 +65,22 @@ def read_alphas(file: Path, metadata: Mapping[str, str]) -> Alphas:
         CheckpointError: if a configuration cannot be read.
     """
     note, beside = metadata.get(DIFFUSERS_NOTE), file.with_name(PEFT_CONFIG)
-    where = f"{file}: the note {DIFFUSERS_NOTE}"
-    if note is None and file.name == PEFT_FILE and beside.is_file():
-        note, where = _text(beside), str(beside)
-    if note is None:
+    if note is not None:
+        config = StrictJson(f"{file}: the note {DIFFUSERS_NOTE}", note)
+    elif file.name == PEFT_FILE and beside.is_file():
+        config = StrictJson(beside)
+    else:
         return Alphas(str(file), {})
     configs: dict[str, dict[str, Any]] = {}
-    for key, value in _parse(note, where).items():
+    for key, value in config.values.items():
         network, _, name = key.rpartition(".")
         configs.setdefault(network, {})[name] = value
         # Each module tries all patterns.
         if name == "alpha_pattern" and isinstance(value, dict) and len(value) > MAX_PATTERNS:
             raise CheckpointError(
-                f"{where}: alpha_pattern has {len(value)} keys; the most is {MAX_PATTERNS}"
+                f"{config.where}: alpha_pattern has {len(value)} keys; the most is {MAX_PATTERNS}"
             )
-    return Alphas(where, configs)
-
-
-def _text(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(MAX_CONFIG_BYTES + 1).decode("utf-8", "replace")
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-
-
-def _parse(text: str, where: str) -> dict[str, Any]:
-    if len(text) > MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{where}: has more than {MAX_CONFIG_BYTES} bytes")
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{where}: not valid JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{where}: expected a JSON object")
-    return values
+    return Alphas(config.where, configs)
 
 
 def _fits(pattern: str, module: str) -> bool:

@@ -70,7 +70,7 @@ def original_unet_names(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(names)
     modules = UNET_ENDS | dict(_numbered(names))
-    return {name: _renamed(name, modules) for name in names}
+    return {name: _renamed(name, modules, UNET_RESNET) for name in names}
 
 
 def _numbered(names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -98,15 +98,14 @@ def _numbered(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield module, f"{'input' if side == 'down' else 'output'}_blocks.{number}.{inner}{end}"
 
 
-def _renamed(name: str, modules: Mapping[str, str]) -> str:
+def _renamed(name: str, modules: Mapping[str, str], inner: Mapping[str, str]) -> str:
+    """Return a name with its module renamed, and by `inner` what is in it; else the name."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = modules.get(".".join(parts[:length]))
         if module is not None:
-            inner = parts[length:]
-            if inner and inner[0] in UNET_RESNET:
-                inner[0] = UNET_RESNET[inner[0]]
-            return ".".join([module, *inner])
+            rest = _renamed(".".join(parts[length:]), inner, {})
+            return f"{module}.{rest}".rstrip(".")
     return name
 
 
@@ -120,9 +119,7 @@ def to_diffusers_unet(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     modules = {original: module for module, original in UNET_ENDS.items()} | _unet_modules(tensors)
     inner = {original: name for name, original in UNET_RESNET.items()}
-    return _collected(
-        (_diffusers_unet_name(name, modules, inner), tensors[name]) for name in tensors
-    )
+    return _collected((_renamed(name, modules, inner), tensors[name]) for name in tensors)
 
 
 def _unet_modules(names: Iterable[str]) -> dict[str, str]:
@@ -154,18 +151,6 @@ def _unet_modules(names: Iterable[str]) -> dict[str, str]:
                     modules[original] = f"{block}_blocks.{level}.{kind}.{layer}"
             level, layer = (level + 1, 0) if sampled else (level, layer + 1)
     return modules
-
-
-def _diffusers_unet_name(
-    name: str, modules: Mapping[str, str], in_resnet: Mapping[str, str]
-) -> str:
-    parts = name.split(".")
-    for length in (3, 4, 2):
-        module = modules.get(".".join(parts[:length]))
-        if module is not None and len(parts) > length:
-            inner = ".".join(parts[length:-1])
-            return ".".join(filter(None, (module, in_resnet.get(inner, inner), parts[-1])))
-    return name
 
 
 def to_diffusers_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
