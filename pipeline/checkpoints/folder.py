@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Parts, Reader
 from pipeline.checkpoints.tensors import TensorFiles, choose_weight_files, open_tensors
-from pipeline.checkpoints.word_list import WORDS
+from pipeline.checkpoints.word_list import WORDS, read_words
 from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
 
@@ -135,6 +135,26 @@ def check(
         return config, needed_files(names, config, options.prefer_fp16, replacements)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
+
+
+def open_folder(
+    folder: Path, model: str, revision: str | None, options: FetchOptions[C]
+) -> FolderCheckpoint[C]:
+    """Return the checkpoint in a folder, which has all needed files.
+
+    Raises:
+        CheckpointError: under the conditions of `check`.
+    """
+    config, needed = check(folder, str(folder), list_folder(folder), options)
+    return FolderCheckpoint(
+        folder,
+        model,
+        revision,
+        config,
+        needed.weights,
+        replacements=options.reader.replacements,
+        words=read_words(folder),
+    )
 
 
 def _what_else(folder: Path, reader: Reader[Any]) -> str:

@@ -32,13 +32,12 @@ from pipeline.checkpoints.folder import (
     INDEX,
     LONE_CONFIG,
     ComponentFiles,
-    FolderCheckpoint,
     check,
     config_patterns,
     find_component,
     list_folder,
+    open_folder,
 )
-from pipeline.checkpoints.word_list import read_words
 from pipeline.errors import CheckpointError
 
 T = TypeVar("T")
@@ -87,7 +86,7 @@ def download(model: str, revision: str | None, options: FetchOptions[C]) -> Chec
         model,
         revision,
         partial(_from_hub, model, revision, options),
-        partial(_from_cache, model, options),
+        lambda folder: open_folder(folder, model, folder.name, options),
     )
 
 
@@ -190,17 +189,9 @@ def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Che
     is_whole = (folder / INDEX).is_file()
     patterns = config_patterns(folder, options.reader.unwanted) if is_whole else [LONE_CONFIG]
     snapshot_download(model, revision=resolved, allow_patterns=patterns)
-    config, selection = check(folder, model, _names(model, resolved), options)
-    snapshot_download(model, revision=resolved, allow_patterns=selection.files)
-    return FolderCheckpoint(
-        folder,
-        model,
-        resolved.resolved,
-        config,
-        selection.weights,
-        replacements=options.reader.replacements,
-        words=read_words(folder),
-    )
+    _, needed = check(folder, model, _names(model, resolved), options)
+    snapshot_download(model, revision=resolved, allow_patterns=needed.files)
+    return open_folder(folder, model, resolved.resolved, options)
 
 
 def _resolve(model: str, revision: str | None) -> Any:
@@ -239,24 +230,6 @@ def _check_that_it_answers(model: str, revision: str | None) -> None:
         raise RevisionResolutionError(f"{constants.ENDPOINT} does not answer") from error
     except Exception:
         return
-
-
-def _from_cache(model: str, options: FetchOptions[C], folder: Path) -> Checkpoint[C]:
-    """Return the checkpoint from the cache, in whichever precision is there.
-
-    Raises:
-        CheckpointError: if the cache does not hold a complete checkpoint.
-    """
-    config, selection = check(folder, str(folder), list_folder(folder), options)
-    return FolderCheckpoint(
-        folder,
-        model,
-        folder.name,
-        config,
-        selection.weights,
-        replacements=options.reader.replacements,
-        words=read_words(folder),
-    )
 
 
 def _is_final(error: Exception) -> bool:

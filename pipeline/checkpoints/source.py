@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Reader, Section
-from pipeline.checkpoints.folder import FolderCheckpoint, check, find_component, list_folder
+from pipeline.checkpoints.folder import find_component, list_folder, open_folder
 from pipeline.checkpoints.single_file import (
     SUFFIX,
     check_is_safetensors,
@@ -14,7 +14,6 @@ from pipeline.checkpoints.single_file import (
     open_single_file,
 )
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
-from pipeline.checkpoints.word_list import read_words
 from pipeline.errors import CheckpointError
 
 
@@ -73,11 +72,7 @@ def fetch(
         return open_single_file(file, model, commit, options)
     _check_no_average(model, ema)
     if model and path.is_dir():
-        config, selection = check(path, str(path), list_folder(path), options)
-        name, replacements, words = path.resolve().name, reader.replacements, read_words(path)
-        return FolderCheckpoint(
-            path, name, None, config, selection.weights, replacements=replacements, words=words
-        )
+        return open_folder(path, path.resolve().name, None, options)
     _check_not_a_file(model)
     from pipeline.checkpoints.hub import download
 
