@@ -23,11 +23,10 @@ from pipeline.adapters.source import find_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
-from pipeline.drawing.describing import facts_of, read_facts, settings_of
 from pipeline.drawing.drawing import Drawing, Look, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
-from pipeline.drawing.models import Models, Others
+from pipeline.drawing.models import Models, Others, facts_of, read_facts, settings_of
 from pipeline.drawing.origins import (
     EXTEND_PADDING,
     NO_INPUTS,

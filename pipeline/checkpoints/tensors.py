@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -173,7 +173,7 @@ class Tensor:
         return (array.T if self._transposed else array).reshape(self.shape)
 
 
-class TensorFiles(Mapping[str, Tensor], contextlib.AbstractContextManager["TensorFiles"]):
+class TensorFiles(dict[str, Tensor], contextlib.AbstractContextManager["TensorFiles"]):
     """The tensors of one component by name; close it (or use `with`) when done.
 
     Attributes:
@@ -188,19 +188,10 @@ class TensorFiles(Mapping[str, Tensor], contextlib.AbstractContextManager["Tenso
         resources: contextlib.ExitStack,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__(tensors)
         self.where = where
         self.metadata = metadata or {}
-        self._tensors = tensors
         self._resources = resources
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
     def __exit__(
         self,

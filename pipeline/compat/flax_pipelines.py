@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from diffusers.utils import pil_utils
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 from PIL import Image
 
 from pipeline.checkpoints.source import fetch
-from pipeline.compat import parameters
 from pipeline.errors import CheckpointError, InputError
 from pipeline.families import FamilyReader
 from pipeline.families.family import Config, image_size
@@ -34,12 +34,7 @@ from pipeline.models.safety_checker import SafetyChecker
 from pipeline.platforms import network_dtype, platform_of
 from pipeline.request import check_count
 from pipeline.runtime import sampler
-from pipeline.runtime.loading import (
-    find_networks,
-    load_networks,
-    load_tokenizers,
-    module_factories,
-)
+from pipeline.runtime.loading import find_networks, load_networks, load_tokenizers, module_factories
 from pipeline.runtime.work import Task
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import REMEMBERED, Schedule, State, Table
@@ -154,7 +149,7 @@ class FlaxDiffusionPipeline:
         tokenizers = load_tokenizers(checkpoint)
         networks = load_networks(find_networks(checkpoint, dtype), _keep)
         checker = networks.pop("safety_checker", None)
-        params = {name: parameters.to_dict(network, dtype) for name, network in networks.items()}
+        params = {name: _to_dict(network, dtype) for name, network in networks.items()}
         return kind(config, tokenizers, checker), {**params, "scheduler": {}}
 
     def __call__(self, *arguments: Any, **options: Any) -> Output:
@@ -313,7 +308,7 @@ class FlaxDiffusionPipeline:
                 f"params lack {missing_names[0]!r}; pass all that from_pretrained returned"
             )
         return {
-            name: parameters.set_params(name, make, _suited(params[name]))
+            name: _set_params(name, make, _suited(params[name]))
             for name, make in self._factories.items()
         }
 
@@ -521,3 +516,56 @@ def _check_devices(**arguments: Any) -> None:
                 " axis of devices in front: see flax.jax_utils.replicate and"
                 " flax.training.common_utils.shard"
             )
+
+
+def _to_dict(network: nnx.Module, dtype: DTypeLike) -> dict[str, Any]:
+    """Return the parameters in a dtype, in nested dicts by module names.
+
+    List indices are names too. Norms' parameters have the dtype of the others, as in diffusers.
+    """
+    flat = nnx.to_flat_state(nnx.state(network, nnx.Param))
+    return unflatten_dict(
+        {_names(path): param.get_value().astype(dtype, copy=False) for path, param in flat}
+    )
+
+
+def _set_params(
+    name: str, make: Callable[[DTypeLike], nnx.Module], params: Mapping[str, Any]
+) -> nnx.Module:
+    """Return a network that has these parameters and computes in their dtype.
+
+    Args:
+        name: the network's name, for messages.
+        make: makes the network in a dtype; only its shapes are used.
+        params: the parameters in the form that `to_dict` returns.
+
+    Raises:
+        InputError: if a parameter is unknown, missing or of the wrong shape or dtype; the message
+            names it.
+    """
+    flat_params: dict[tuple[str, ...], Any] = dict(flatten_dict(params))
+    dtypes = {jnp.dtype(leaf.dtype) for leaf in flat_params.values()}
+    if dtypes not in ({jnp.dtype(jnp.float32)}, {jnp.dtype(jnp.bfloat16)}):
+        dtype_names = " and ".join(sorted(map(str, dtypes)))
+        right = "one dtype for all, float32 or bfloat16"
+        raise InputError(f"params[{name!r}] are {dtype_names}; expected {right}")
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: make(*dtypes)))
+    flat = dict(nnx.to_flat_state(state))
+    for path, param in flat.items():
+        names = _names(path)
+        value = flat_params.pop(names, None)
+        if value is None or value.shape != param.shape:
+            fault = "is missing" if value is None else f"is {list(value.shape)}"
+            raise InputError(
+                f"params[{name!r}]: {'.'.join(names)} {fault}; expected {list(param.shape)} on each"
+                " device: do they belong to another model, or have the wrong number of axes?"
+            )
+        flat[path] = param.replace(value.astype(param.dtype, copy=False))
+    for names in flat_params:
+        where = f"params[{name!r}]: {'.'.join(names)}"
+        raise InputError(f"{where} is unknown; does it belong to another model?")
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(str(part) for part in path)

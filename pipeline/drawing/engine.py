@@ -24,7 +24,6 @@ from pipeline.runtime.slots import Entry, Slots
 from pipeline.schedulers.table import State
 
 if TYPE_CHECKING:
-    from pipeline.runtime.adapters import Adapters
     from pipeline.runtime.compiled import CompiledSampler
 
 AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
@@ -179,7 +178,7 @@ class Engine:
                 job = jobs[0]
                 adapters, selection = job.stage.adapters, (job.stage.loras, job.stage.model)
                 if not adapters.is_selected(*selection):
-                    if self._is_used(adapters):
+                    if any(other.stage.adapters is adapters for other in self._jobs_on_devices()):
                         adapters.read_ahead(job.stage.model, job.stage.loras)
                         break
                     try:
@@ -198,10 +197,6 @@ class Engine:
         """Return whether a picture can enter a slot for a stage, whatever its model and LoRAs."""
         slots = self._slots_of(stage.run)
         return self._unfinished < MAX_DECODED * stage.run.shapes.images and bool(slots.free(1))
-
-    def _is_used(self, adapters: Adapters) -> bool:
-        """Return whether pictures in slots are drawn with the parameters that these change."""
-        return any(job.stage.adapters is adapters for job in self._jobs_on_devices())
 
     def _jobs_on_devices(self) -> Iterator[Job]:
         """Yield the jobs in evaluations that are queued, and those in slots."""

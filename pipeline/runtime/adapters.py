@@ -17,8 +17,10 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -26,21 +28,31 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from threadpoolctl import ThreadpoolController
 
-from pipeline.adapters.adapter import Adapter, Inventory
+from pipeline.adapters.adapter import Adapter, Change, Inventory, LowRank
 from pipeline.checkpoints.arrays import empty_arrays, groups
+from pipeline.checkpoints.weights import checkpoint_layout, checkpoint_shape, from_checkpoint
 from pipeline.errors import DeviceError, InputError
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory, gigabytes
-from pipeline.runtime.merging import Part, merge
 from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
 from pipeline.runtime.parameters import Parameters, Slot, Tensor
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
+BLOCK_NUMBERS = 2**18  # of a parameter, merged at once
+
+
+@dataclass(frozen=True)
+class Part:
+    """The change of one adapter to one share of a parameter."""
+
+    digest: str
+    share: int
+    strength: float
+    change: Change = field(compare=False)
+
 
 # The changes to parameters; a parameter without changes is not in it.
 Parts = dict[Slot, tuple[Part, ...]]
-
-
 _Selection = tuple[tuple[Adapter, tuple[float, float]], ...]
 
 
@@ -424,3 +436,46 @@ def _size(adapter: Adapter) -> int:
         return adapter.file.stat().st_size
     except OSError:  # the file is gone; its content is in memory
         return 0
+
+
+def merge(slot: Slot, pristine: np.ndarray, parts: Collection[Part], result: np.ndarray) -> None:
+    """Write a parameter with changes added, computed in float32, to `result`."""
+    width = slot.shape[-1] // len(slot.names)
+    for share in range(len(slot.names)):
+        columns = np.s_[..., share * width : (share + 1) * width]
+        before, after = pristine[columns], result[columns]
+        addends = [part for part in parts if part.share == share]
+        if slot.path[-1] == "kernel" and all(isinstance(part.change, LowRank) for part in addends):
+            _add_products(slot.path, before, addends, after)
+            continue
+        total = weight = before.astype(np.float32)
+        tensor = checkpoint_layout(slot.path, weight)
+        for part in addends:
+            total = total + from_checkpoint(slot.path, part.change.delta(tensor, part.strength))
+        after[...] = total
+
+
+def _add_products(
+    path: tuple[Any, ...], before: np.ndarray, parts: Iterable[Part], after: np.ndarray
+) -> None:
+    """Write a kernel with products of two matrices added to `after`.
+
+    This goes through blocks of rows that stay in the processor's caches.
+    """
+    shape, width = checkpoint_shape(path, before.shape), before.shape[-1]
+    factors = []
+    for part in parts:
+        up, down = cast(LowRank, part.change).factors(part.strength)
+        kernel = from_checkpoint(path, down.reshape(len(down), *shape[1:]))
+        factors.append((kernel.reshape(-1, len(down)), up.T))
+    before, after = (array.reshape(-1, width) for array in (before, after))
+    rows = max(1, BLOCK_NUMBERS // width)
+    total, product = np.empty((2, rows, width), np.float32)
+    for start in range(0, len(before), rows):
+        block = slice(start, start + rows)
+        rows_before = before[block]
+        sums, products = total[: len(rows_before)], product[: len(rows_before)]
+        sums[...] = rows_before
+        for down, up in factors:
+            sums += np.matmul(down[block], up, out=products)
+        after[block] = sums
