@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.families import read_config
 from pipeline.families.family import Config
-from pipeline.models.tiny_vae_config import PUBLISHED
+from pipeline.models.vae_config import PUBLISHED
 from tools.published_configs import SDXL_BASE, write
 
 

@@ -19,8 +19,7 @@ from pipeline.drawing.drawing import Drawing, Look, Progress
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
-from pipeline.drawing.preparing import Drawer, make_stage, plan_run
-from pipeline.drawing.prompts import resolved
+from pipeline.drawing.preparing import Drawer, make_stage, plan_run, resolved
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.preview import Colours

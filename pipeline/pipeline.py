@@ -18,8 +18,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pipeline.adapters.adapter import Adapter
-from pipeline.adapters.reader import read_adapter
-from pipeline.adapters.source import find_adapter
+from pipeline.adapters.reader import find_adapter, read_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
@@ -35,8 +34,7 @@ from pipeline.drawing.origins import (
     extended,
 )
 from pipeline.drawing.planning import Planner
-from pipeline.drawing.preparing import Drawer
-from pipeline.drawing.prompts import placed
+from pipeline.drawing.preparing import Drawer, placed
 from pipeline.drawing.refining import (
     Refiner,
     SecondModel,
@@ -51,7 +49,7 @@ from pipeline.families.family import Config, image_size
 from pipeline.families.reader import fetch_tiny_vae
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.images import preview
-from pipeline.images.screen import Screen
+from pipeline.images.moderation import Screen
 from pipeline.models.quantized import QUANTIZATIONS
 from pipeline.platforms import network_dtype, worth_a_copy, worth_bfloat16
 from pipeline.request import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from pipeline.errors import InputError
 
 if TYPE_CHECKING:
-    from pipeline.images.screen import Screen
+    from pipeline.images.moderation import Screen
 
 
 def find(name: str) -> "Screen":

@@ -13,7 +13,7 @@ from PIL import Image
 from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Stage
 from pipeline.errors import NotFiniteError
 from pipeline.images import inputs, metadata, moderation
-from pipeline.images.screen import Screen, verdicts
+from pipeline.images.moderation import Screen, verdicts
 from pipeline.request import TINY
 from pipeline.runtime.slots import slot_mask
 

@@ -17,8 +17,8 @@ from pipeline.drawing.preparing import (
     check_output,
     make_stage,
     plan_run,
+    resolved,
 )
-from pipeline.drawing.prompts import resolved
 from pipeline.drawing.refining import Refiner
 from pipeline.errors import InputError, raise_if_cancelled
 from pipeline.facts import Facts

@@ -1,19 +1,19 @@
-"""From a checked request to a stage: all that needs no device."""
+"""From a checked request to a stage: its prompts, its schedule, and all that needs no device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pipeline.drawing.drawing import Job, Picture, Stage
 from pipeline.drawing.origins import Origin
-from pipeline.drawing.prompts import read_prompts
-from pipeline.errors import InputError
+from pipeline.errors import InputError, raise_if_cancelled
 from pipeline.facts import Facts
 from pipeline.images.inputs import latent_mask, masked
 from pipeline.request import FULL, TINY, Request, check_choice, check_faults
@@ -22,8 +22,13 @@ from pipeline.runtime.work import pack
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule
+from pipeline.setting_kinds import MAX_SEED
+from pipeline.text.chunks import Break
 from pipeline.text.embeddings import Placement
-from pipeline.text.tokenizer import Tokenizers
+from pipeline.text.emphasis import Section
+from pipeline.text.prompt_syntax import A1111, read_prompt
+from pipeline.text.tokenizer import Part, Tokenizers, Tokens, longest_end
+from pipeline.text.wildcards import Resolver, line_budget
 
 if TYPE_CHECKING:
     from pipeline.families.family import Config
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from pipeline.runtime.models import Model
 
 OUTPUT_TYPES = ("pil", "np", "latent")
+# A text that a prompt has for some steps.
+_Text = tuple[Section, ...]
 
 
 def check_output(
@@ -66,7 +73,7 @@ class Drawer(NamedTuple):
     model: Model
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """The part of a run that a model draws.
 
     Attributes:
@@ -98,7 +105,7 @@ class StagePlan:
 
     request: Request
     scheduler: SchedulerConfig
-    parts: Sequence[Part]
+    parts: Sequence[RunPart]
     noise: np.ndarray | None = None
     origin: Origin | None = None
     output_type: str = "pil"
@@ -194,7 +201,7 @@ def plan_run(
 
 def _part(
     request: Request, scheduler: SchedulerConfig, start: float | None, end: float | None
-) -> Part:
+) -> RunPart:
     """Return the part of a run from one share of the denoising to another; None is its end."""
     schedule = make_schedule(
         scheduler,
@@ -204,7 +211,7 @@ def _part(
         denoising_end=end,
     )
     whole_steps = int(request.steps * request.share)
-    return Part(schedule, whole_steps, 0 if start is None else whole_steps - len(schedule.stops))
+    return RunPart(schedule, whole_steps, 0 if start is None else whole_steps - len(schedule.stops))
 
 
 def _image_start(origin: Origin, config: Config, schedule: Schedule, strength: float) -> ImageStart:
@@ -228,3 +235,141 @@ def as_drawn(request: Request, used: SchedulerConfig) -> Request:
     sigma_schedule = "" if used.sigma_schedule == DEFAULT_SIGMAS else used.sigma_schedule
     decoder = "" if request.decoder == FULL else request.decoder
     return replace(request, scheduler=used.name, sigma_schedule=sigma_schedule, decoder=decoder)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of n pictures, each with up to V different texts in turn.
+
+    Attributes:
+        input_ids: for each text encoder `[V, 2, n, C * L]` int32, the negative prompts first.
+        weights: how much each token counts, likewise float32.
+        blank: `[V, 2, n]` bool, whether a text is blank.
+        chunks: `[V, 2, n]` int32, the number of chunks of a text, at most C.
+        texts: `[n]`, the number of texts of each picture's prompt or negative prompt, at most V.
+        of_step: `[n, steps, 2]`, which of the V texts each step uses for the negative prompt and
+            for the prompt.
+        truncated, negative_truncated: for each picture the end that does not fit, or "".
+    """
+
+    input_ids: tuple[np.ndarray, ...]
+    weights: tuple[np.ndarray, ...]
+    blank: np.ndarray
+    chunks: np.ndarray
+    texts: np.ndarray
+    of_step: np.ndarray
+    truncated: list[str]
+    negative_truncated: list[str]
+
+
+def resolved(request: Request, folder: Path | None, cancelled: Event | None = None) -> Request:
+    """Return a request with a choice in place of each list in its prompts, by the pictures' seeds.
+
+    Args:
+        request: a checked request; one in plain syntax stays as it is.
+        folder: the folder of the lists that prompts name; None for none.
+        cancelled: an event; once it is set, no more is read.
+
+    Raises:
+        Cancelled: if `cancelled` is set.
+        InputError: if a list cannot be used, or a prompt becomes too long.
+    """
+    if request.prompt_syntax != A1111:
+        return request
+
+    budget = line_budget(cancelled)
+
+    def choose(prompt: str, seed: int) -> str:
+        raise_if_cancelled(cancelled)
+        return Resolver(seed, folder, budget).resolve(prompt)
+
+    def each(prompts: Sequence[str], stream: int) -> tuple[str, ...]:
+        return tuple(map(choose, prompts, (stream + seed for seed in request.seeds)))
+
+    # The choices in negative prompts are independent of those in prompts.
+    prompts, negative = each(request.prompts, 0), each(request.negative_prompts, MAX_SEED + 1)
+    return replace(request, prompt=prompts, negative_prompt=negative)
+
+
+def read_prompts(
+    request: Request,
+    steps: int,
+    tokenizers: Tokenizers,
+    placement: Placement,
+    chunks: int = 1,
+    cancelled: Event | None = None,
+) -> Prompts:
+    """Read and tokenise a checked request's prompts for a run of some steps.
+
+    `placement` notes the embeddings that they name. A prompt may have up to `chunks` chunks. Once
+    `cancelled` is set, no more is read.
+
+    Raises:
+        Cancelled: if `cancelled` is set.
+        InputError: if a prompt has too many different texts, or too many embeddings.
+    """
+    tokens: dict[_Text, list[Tokens]] = {}
+
+    def tokens_of(sections: _Text) -> list[Tokens]:
+        if sections not in tokens:
+            raise_if_cancelled(cancelled)
+            tokens[sections] = tokenizers.tokens(placed(sections, placement), chunks)
+        return tokens[sections]
+
+    def texts_of(prompt: str) -> tuple[list[_Text], list[int]]:
+        raise_if_cancelled(cancelled)
+        return _texts(prompt, request.prompt_syntax, steps)
+
+    runs = [
+        [texts_of(prompt) for prompt in half]
+        for half in (request.negative_prompts, request.prompts)
+    ]
+    texts = [[row for row, _ in half] for half in runs]
+    of_step = np.array([[used for _, used in half] for half in runs])  # [2, n, steps]
+    counts = np.array([[*map(len, half)] for half in texts]).max(0)
+    padded_texts = [[row + row[-1:] * (counts.max() - len(row)) for row in half] for half in texts]
+    all_tokens = [[[tokens_of(text) for text in row] for row in half] for half in padded_texts]
+
+    def arranged(value: Callable[[Tokens], Any]) -> tuple[np.ndarray, ...]:
+        """Return a value of all texts for each text encoder, `[V, 2, n, ...]`."""
+        values = (
+            np.array([[[value(text[i]) for text in row] for row in half] for half in all_tokens])
+            for i in range(len(all_tokens[0][0][0]))
+        )
+        return tuple(np.moveaxis(array, 2, 0) for array in values)
+
+    blank = np.array([[[*map(_is_blank, row)] for row in half] for half in padded_texts])
+    ends = [[max(map(longest_end, row), key=len) for row in half] for half in all_tokens]
+    return Prompts(
+        input_ids=arranged(lambda tokens: tokens.input_ids),
+        weights=arranged(lambda tokens: tokens.weights),
+        blank=np.moveaxis(blank, 2, 0),
+        # Text encoders with different tokenizers may need different numbers.
+        chunks=np.max(arranged(lambda tokens: tokens.chunks), axis=0).astype(np.int32),
+        texts=counts,
+        of_step=np.moveaxis(of_step, 0, -1),
+        truncated=ends[1],
+        negative_truncated=ends[0],
+    )
+
+
+def placed(sections: Sequence[Section], placement: Placement) -> list[Part]:
+    """Return the parts of a prompt, with a break between its sections."""
+    parts: list[Part] = []
+    for i, section in enumerate(sections):
+        parts += [Break()] if i else []
+        parts += [part for fragment in section for part in placement.place(*fragment)]
+    return parts
+
+
+def _texts(prompt: str, syntax: str, steps: int) -> tuple[list[_Text], list[int]]:
+    """Return the different texts of a prompt, and which of them each step uses."""
+    step_texts: list[_Text] = []
+    for until, sections in read_prompt(prompt, syntax, steps):
+        step_texts += [sections] * (until - len(step_texts))
+    texts = [*dict.fromkeys(step_texts)]
+    return texts, [*map(texts.index, step_texts)]
+
+
+def _is_blank(sections: Sequence[Section]) -> bool:
+    return not any(fragment.text.strip() for section in sections for fragment in section)

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from pipeline.errors import InputError
 from pipeline.models.clip_config import SafetyCheckerConfig, TextEncoderConfig
-from pipeline.models.tiny_vae_config import TinyVAEConfig
+from pipeline.models.vae_config import TinyVAEConfig
 from pipeline.request import check_count
 from pipeline.schedulers.choice import Schedulers
 from pipeline.schedulers.config import SchedulerConfig

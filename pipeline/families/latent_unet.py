@@ -15,10 +15,9 @@ from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.shapes import tiny_vae_of, vae_of
 from pipeline.models.tiny_vae import TinyVAE
-from pipeline.models.tiny_vae_config import read_tiny_vae
 from pipeline.models.unet import Context, UNet, masked_input
 from pipeline.models.vae import VAE
-from pipeline.models.vae_config import VAEConfig, read_vae
+from pipeline.models.vae_config import VAEConfig, read_tiny_vae, read_vae
 
 # Networks by name.
 Networks = Mapping[str, Any]

@@ -30,7 +30,7 @@ from pipeline.families.single_files import (
     scheduler_settings,
 )
 from pipeline.families.stable_diffusion import SD_1, SD_2
-from pipeline.models.tiny_vae_config import PUBLISHED
+from pipeline.models.vae_config import PUBLISHED
 from pipeline.schedulers.choice import read_schedulers
 from pipeline.schedulers.config import CLASS_NAMES
 from pipeline.schedulers.recipes import LATENT_CONSISTENCY, Recipe, find_model_recipe

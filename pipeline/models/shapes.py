@@ -11,9 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from pipeline.models.clip_config import TextEncoderConfig
-from pipeline.models.tiny_vae_config import TinyVAEConfig
 from pipeline.models.unet_config import UNetConfig
-from pipeline.models.vae_config import VAEConfig
+from pipeline.models.vae_config import TinyVAEConfig, VAEConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 GUIDANCE = "time_embedding.cond_proj.weight"

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from pipeline.kernels import rows
 from pipeline.models.layers import Upsample, conv
-from pipeline.models.tiny_vae_config import TinyVAEConfig
+from pipeline.models.vae_config import TinyVAEConfig
 
 LIMIT = 3.0  # latents beyond it are outliers, which the decoder was not trained for
 

@@ -17,12 +17,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
-from pipeline.runtime.conditioning import Embeds, Tokens
 from pipeline.runtime.executables import Executables, compile_missing, load_cached, measured_bytes
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import PROGRAMS, Target, network_names
 from pipeline.runtime.room import Room
-from pipeline.runtime.sampler import Context, Deep, Stepped
+from pipeline.runtime.sampler import Context, Deep, Embeds, Stepped, Tokens
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Kept, State

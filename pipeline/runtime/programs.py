@@ -20,9 +20,8 @@ from pipeline.errors import InputError
 from pipeline.families.family import Architecture, Config, StepCache
 from pipeline.kernels import rows
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
-from pipeline.runtime import conditioning, looping, sampler
-from pipeline.runtime.conditioning import Embeds, Tokens
-from pipeline.runtime.sampler import Context
+from pipeline.runtime import looping, sampler
+from pipeline.runtime.sampler import Context, Embeds, Tokens
 from pipeline.runtime.work import Work, no_work, unpack
 from pipeline.schedulers.table import REMEMBERED, Kept, State
 from pipeline.text.embeddings import MAX_VECTORS
@@ -252,7 +251,7 @@ class Programs:
             return self._architecture.encode.run(networks, *inputs)
 
         weights = self._weights_spec("encode")
-        chunk_tokens = jax.eval_shape(partial(conditioning.chunk_of, i=0, count=count), tokens)
+        chunk_tokens = jax.eval_shape(partial(sampler.chunk_of, i=0, count=count), tokens)
         embeds = jax.tree.map(
             lambda leaf: self._half_spec((count, *leaf.shape[2:]), leaf.dtype),
             jax.eval_shape(encode_chunk, weights, vectors, chunk_tokens),
@@ -266,7 +265,7 @@ class Programs:
             vectors: tuple[Array, ...],
         ) -> Embeds:
             run = partial(encode_chunk, weights, vectors)
-            return conditioning.encode(run, embeds, sources, tokens, count)
+            return sampler.encode(run, embeds, sources, tokens, count)
 
         args = (weights, embeds, sources, tokens, vectors)
         return self._apart(encode, args, shardings(embeds), self._options(), donated=(1,))
@@ -317,7 +316,7 @@ class Programs:
         ) -> Context:
             run = partial(condition_chunk, weights, (size, is_negative))
             inputs = new_slots, texts, text_numbers, guidance, chunks
-            return conditioning.condition(run, context, *inputs)
+            return sampler.condition(run, context, *inputs)
 
         places = self._column_spec(jnp.bool_)
         args = (weights, context, places, texts, numbers, size, is_negative, guidance, chunks)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from jax import Array
 
     from pipeline.runtime.compiled import CompiledSampler
-    from pipeline.runtime.conditioning import Embeds
-    from pipeline.runtime.sampler import Context, Deep
+    from pipeline.runtime.sampler import Context, Deep, Embeds
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,14 @@ The host packs it into two arrays, because each array that is copied to devices 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 import numpy as np
 
-from pipeline.schedulers.table import REMEMBERED, Schedule, Table
+from pipeline.schedulers.table import REMEMBERED, A, Schedule, Table
 
 if TYPE_CHECKING:
     from jax import Array
-
-A = TypeVar("A", np.ndarray, "Array")
 
 # The layout of the two arrays: the names of their columns, in order. A name of several columns is
 # repeated.

@@ -11,7 +11,7 @@ from flax import nnx
 
 from pipeline import SDXLPipeline
 from pipeline.models.tiny_vae import TinyVAE
-from pipeline.models.tiny_vae_config import PUBLISHED, read_tiny_vae
+from pipeline.models.vae_config import PUBLISHED, read_tiny_vae
 from tests.checkpoints import EXECUTABLES, GOLDEN
 from tests.reference import torch_reference
 from tests.reference.tiny_checkpoints import load, write_tiny_vae

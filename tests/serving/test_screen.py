@@ -19,8 +19,7 @@ from PIL import Image
 from pipeline import Cancelled, ScreenError, SDXLPipeline, metadata
 from pipeline.drawing import engine
 from pipeline.drawing.drawing import Drawing as Pictures
-from pipeline.images.moderation import blur
-from pipeline.images.screen import Screen
+from pipeline.images.moderation import Screen, blur
 from pipeline.request import GenerateRequest
 from serving.generators.client import Client
 from serving.messages import Code, Message

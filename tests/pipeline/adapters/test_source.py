@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.adapters.source import find_adapter
+from pipeline.adapters.reader import find_adapter
 from pipeline.errors import CheckpointError
 
 

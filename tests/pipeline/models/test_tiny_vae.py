@@ -16,7 +16,7 @@ from pipeline.errors import CheckpointError
 from pipeline.models.layers import merge_kernels
 from pipeline.models.shapes import tiny_vae_of
 from pipeline.models.tiny_vae import TinyVAE
-from pipeline.models.tiny_vae_config import PUBLISHED, TinyVAEConfig, read_tiny_vae
+from pipeline.models.vae_config import PUBLISHED, TinyVAEConfig, read_tiny_vae
 from tests.checkpoints import GOLDEN, change_json
 from tools import agreement
 from tools.agreement import relative_error
