@@ -20,7 +20,6 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
 from benchmarks.random_weights import fill
-from pipeline.drawing.refining import models_of
 from pipeline.families import read_config
 from pipeline.families.family import Config
 from pipeline.kernels.matmul_conv import dot_general
@@ -30,8 +29,8 @@ from pipeline.runtime.executables import ExecutableCache, compile_missing, load_
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
-from pipeline.runtime.programs import Shapes, Target
-from pipeline.runtime.room import Room
+from pipeline.runtime.programs import Shapes, Target, program_names
+from pipeline.runtime.room import Model, Room
 from pipeline.runtime.slots import Entry, Slots, Start, slot_mask
 from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
@@ -99,7 +98,7 @@ class Job:
         self.compile_seconds = {
             name: built.seconds for name, built in executables.items() if built.source == "miss"
         }
-        room = Room(models_of(target, networks), cache)
+        room = Room([Model("", target, networks, [*networks], program_names(target))], cache)
         self.compiled = CompiledSampler(target, executables, Parameters(networks), room)
         self._slots = Slots(self.compiled)
         schedule = make_schedule(config.scheduler, options.steps)

@@ -16,14 +16,17 @@ class Parts(Protocol):
     @property
     def networks(self) -> Collection[str]:
         """Names of the networks, which in diffusers' layout are the names of their folders."""
+        ...
 
     @property
     def tokenizers(self) -> Collection[str]:
         """Names of the tokenizers' folders."""
+        ...
 
     @property
     def hints(self) -> Mapping[str, str]:
         """Advice to add to the error about a missing network, by the network's name."""
+        ...
 
 
 C = TypeVar("C", bound=Parts)
@@ -83,10 +86,12 @@ class Reader(Protocol[C_co]):
     @property
     def unwanted(self) -> Collection[str]:
         """Folders of the components of a checkpoint to leave out."""
+        ...
 
     @property
     def replacements(self) -> Mapping[str, Component]:
         """Networks that are not the checkpoint's own, by name."""
+        ...
 
     def read(self, folder: Path) -> C_co:
         """Read the configuration from a folder in diffusers' layout.
@@ -94,6 +99,7 @@ class Reader(Protocol[C_co]):
         Raises:
             CheckpointError: if a setting is not supported; the message names file, key and value.
         """
+        ...
 
     def recognise(self, tensors: TensorFiles) -> Recognised[C_co]:
         """Find out from the tensors of a single file which kind of model it holds.
@@ -101,12 +107,14 @@ class Reader(Protocol[C_co]):
         Raises:
             CheckpointError: if the kind is unknown or not supported, or a network is missing.
         """
+        ...
 
     def describe(self, class_name: object) -> str:
         """Return a phrase that names an unsupported class of diffusers, or "" if it is unknown.
 
         The phrase continues the sentence of an error message.
         """
+        ...
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,11 @@ def fetch(
     path = local_path(model)
     on_hub = file_on_hub(model)
     if path.exists() and model:
-        _check_local(model, revision)
+        if revision is not None:
+            raise CheckpointError(
+                f"{model}: this is a {'file' if path.is_file() else 'folder'}, which has no"
+                f" revision {revision!r}; only models on the Hub have revisions"
+            )
         if path.is_file():
             check_is_safetensors(str(path))
             return open_single_file(path, path.stem, None, options)
@@ -70,7 +74,11 @@ def fetch(
 
         file, commit = download_file(*on_hub, revision, cached_only=not weights)
         return open_single_file(file, model, commit, options)
-    _check_no_average(model, ema)
+    if ema:
+        raise CheckpointError(
+            f"{model}: only single files hold a moving average beside the weights; load it without"
+            " ema"
+        )
     if model and path.is_dir():
         return open_folder(path, path.resolve().name, None, options)
     _check_not_a_file(model)
@@ -129,26 +137,9 @@ def file_on_hub(model: str) -> HubFile | None:
     return None
 
 
-def _check_local(model: str, revision: str | None) -> None:
-    if revision is not None:
-        kind = "file" if local_path(model).is_file() else "folder"
-        raise CheckpointError(
-            f"{model}: this is a {kind}, which has no revision {revision!r}; only models on "
-            "the Hub have revisions"
-        )
-
-
 def _check_not_a_file(model: str) -> None:
     """Refuse the name of a file that is neither here nor, by its form, on the Hub."""
     if model.lower().endswith((SUFFIX, *PICKLE_SUFFIXES)):
         raise CheckpointError(
             f"{model}: no such file; on the Hub it would be owner/name/file{SUFFIX}"
-        )
-
-
-def _check_no_average(model: str, ema: bool) -> None:
-    if ema:
-        raise CheckpointError(
-            f"{model}: only single files hold a moving average beside the weights; load it without"
-            " ema"
         )

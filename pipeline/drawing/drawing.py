@@ -252,11 +252,8 @@ class Drawing:
         remaining_count = self.request.images - self.begun
         first = self.begun
         self.begun += remaining_count if pictures is None else min(pictures, remaining_count)
-        return [self._job(index) for index in range(first, self.begun)]
-
-    def _job(self, index: int) -> Job:
-        latents = None if self.latents is None else self.latents[index]
-        return Job(self, index, self.first, index, latents)
+        latents = [None] * self.request.images if self.latents is None else self.latents
+        return [Job(self, i, self.first, i, latents[i]) for i in range(first, self.begun)]
 
     def complete(self, evaluated: Evaluated) -> None:
         """Note an evaluation that is complete."""

@@ -134,7 +134,12 @@ class Scheduler(Generic[T]):
         misfits = [request for request in front if not self.suits(request)]
         if misfits:
             self._rules.read_ahead(misfits[0])
-        late_request = next((request for request in misfits if self._must_enter(request)), None)
+        late_requests = (
+            request
+            for request in misfits
+            if self._is_late(request) and self._is_long_ago(self._resident_for(request)[1])
+        )
+        late_request = next(late_requests, None)
         return front if late_request is None else front[: front.index(late_request) + 1]
 
     def _arranged(self, turns: Iterator[T]) -> Iterator[T]:
@@ -150,10 +155,6 @@ class Scheduler(Generic[T]):
                 passed_over.append(request)
         yield from passed_over
         yield from turns
-
-    def _must_enter(self, request: T) -> bool:
-        """Return whether others have had the devices for long enough while a request waited."""
-        return self._is_late(request) and self._is_long_ago(self._resident_for(request)[1])
 
     def _is_late(self, request: T) -> bool:
         return self._is_long_ago(self._rules.since(request))

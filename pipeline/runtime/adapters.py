@@ -309,16 +309,14 @@ class Adapters:
 
     def _place(self, model: Model, chunk: Iterable[tuple[Slot, Leaves]]) -> None:
         """Copy parameters to the devices, unless the model beside this one has them there."""
-        first, copies = self._first, []
+        first = self._first
+        copies: dict[Slot, Leaves] = {}
         for slot, leaves in chunk:
             if first is not None and first._model is model and slot not in first._merged:
                 self._parameters.replace(slot, first._parameters.of(slot))
             else:
-                copies.append((slot, leaves))
-        host_leaves = [leaves for _, leaves in copies]
-        device_leaves = jax.block_until_ready(jax.device_put(host_leaves, self._whole))
-        for (slot, _), leaves in zip(copies, device_leaves, strict=True):
-            self._parameters.replace(slot, leaves)
+                copies[slot] = leaves
+        self._put(copies, [*copies.values()])
 
     # --- which parameters
 
@@ -365,19 +363,21 @@ class Adapters:
         new_parts = {slot: all_parts.get(slot, ()) for slot in changed_slots}
         with closing(self._merging(new_parts)) as merging:
             for chunk, arrays in merging:
-                self._replace(chunk, all_parts, [*arrays])
+                host_leaves = [*arrays]
+                # None means unknown: an interruption may come between any two statements.
+                self._merged.update(dict.fromkeys(chunk))
+                self._put(chunk, host_leaves)
+                for slot in chunk:
+                    if parts := all_parts.get(slot):
+                        self._merged[slot] = parts
+                    else:
+                        del self._merged[slot]
 
-    def _replace(self, chunk: list[Slot], all_parts: Parts, host_leaves: list[Leaves]) -> None:
+    def _put(self, slots: Iterable[Slot], host_leaves: list[Leaves]) -> None:
+        """Copy parameters to the devices, in place of those that are there."""
         device_leaves = jax.block_until_ready(jax.device_put(host_leaves, self._whole))
-        # None means unknown: an interruption may come between any two statements.
-        self._merged.update(dict.fromkeys(chunk))
-        for slot, leaves in zip(chunk, device_leaves, strict=True):
+        for slot, leaves in zip(slots, device_leaves, strict=True):
             self._parameters.replace(slot, leaves)
-        for slot in chunk:
-            if parts := all_parts.get(slot):
-                self._merged[slot] = parts
-            else:
-                del self._merged[slot]
 
     def _merging(self, parts: Parts) -> Generator[tuple[list[Slot], Iterator[Leaves]], None, None]:
         """Yield groups of parameters, and their arrays with changes as the devices have them.

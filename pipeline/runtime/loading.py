@@ -107,9 +107,14 @@ def load_networks(
 
     `place` copies a parameter from a host array to the devices.
     """
+    # Benchmarks with random weights run where this package is not.
+    from tqdm import tqdm
 
     def load(name: str, pending: PendingWeights[Any]) -> Any:
-        with timed(f"loaded {name}"), _progress_bar(f"Loading {name}") as bar:
+        bar = tqdm(
+            desc=f"Loading {name}", unit="B", unit_scale=True, unit_divisor=1024, disable=None
+        )
+        with timed(f"loaded {name}"), bar:
             return pending.load(place, bar.update)
 
     return {name: load(name, pending) for name, pending in pending_weights.items()}
@@ -133,14 +138,6 @@ def module_factories(
         name: partial(make, config.family.network(name), network_config)
         for name, network_config in config.networks.items()
     }
-
-
-def _progress_bar(title: str) -> Any:
-    """Return a progress bar of bytes loaded, which is silent outside a terminal."""
-    # Benchmarks with random weights run where this package is not.
-    from tqdm import tqdm
-
-    return tqdm(desc=title, unit="B", unit_scale=True, unit_divisor=1024, disable=None)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipeline.schedulers.config import SchedulerConfig
-from pipeline.schedulers.mixtures import Mixture, mixtures, noise_part, schedule_at, stride
+from pipeline.schedulers.mixtures import mixtures, noise_part, schedule_at, stride
 from pipeline.schedulers.sigmas import spaced_timesteps
 from pipeline.schedulers.table import Schedule, make_table
 
@@ -39,7 +39,9 @@ def pndm(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     starts[again] += stride(config, steps)
     ends[again] = timesteps[again]
     now, after = mixtures(config, starts, ends)
-    latents, values = _transfer(now, after)
+    # The weighted sum contains the same signal and noise, in the shares `after`.
+    latents = after.signal / now.signal
+    values = after.noise - latents * now.noise
     # The combined prediction is converted to noise with the latents at the start of the step.
     noise_latents, noise_prediction = noise_part(config, now)
     latents = latents + values * noise_latents
@@ -55,12 +57,3 @@ def pndm(config: SchedulerConfig, steps: int, first: int = 0) -> Schedule:
     evaluations = len(timesteps)
     stops = [stop for stop in range(1, evaluations + 1) if stop != first + 1 or stop == evaluations]
     return schedule_at(config, mixture, table, stops=stops)
-
-
-def _transfer(now: Mixture, after: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """Return the coefficients of the latents and of their noise for a change of the mixture.
-
-    The weighted sum contains the same signal and noise, in the shares `after`.
-    """
-    latents = after.signal / now.signal
-    return latents, after.noise - latents * now.noise

@@ -1,6 +1,6 @@
 """Conversion of prompts to token ids, for each of a checkpoint's text encoders."""
 
-import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -265,19 +265,11 @@ def longest(tokens: Sequence[Tokens]) -> Tokens:
 
 def _clip_tokenizer_class() -> "type[CLIPTokenizer]":
     """Return the class of transformers, imported here because the import takes a second."""
-    # Without torch, transformers logs on import that models are not available. Models are not
-    # needed here.
-    logger = logging.getLogger("transformers")
-    logger.addFilter(_not_advice_on_torch)
-    try:
-        from transformers import CLIPTokenizer
-    finally:
-        logger.removeFilter(_not_advice_on_torch)
+    # Without torch, transformers advises on import to install it, for models.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import CLIPTokenizer
+
     return CLIPTokenizer
-
-
-def _not_advice_on_torch(record: logging.LogRecord) -> bool:
-    return "PyTorch was not found" not in record.getMessage()
 
 
 def _check(clip: "CLIPTokenizer", folder: Path, max_position_embeddings: int) -> None:
