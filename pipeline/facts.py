@@ -25,7 +25,7 @@ from pipeline.schedulers.config import (
     SCHEDULERS,
     SIGMA_KEYS,
 )
-from pipeline.schedulers.recipes import LoraRecipe, find_lora_recipes
+from pipeline.schedulers.recipes import Recipe, find_lora_recipes
 from pipeline.text.prompt_syntax import A1111
 
 LIVE_STEPS = 4  # about as many as a live picture should take
@@ -258,7 +258,7 @@ class Facts(CommonFacts):
         return {lora.name: lora for lora in self.loras if not lora.doubled}
 
     @property
-    def recipes(self) -> tuple[LoraRecipe, ...]:
+    def recipes(self) -> tuple[Recipe, ...]:
         """The recipes that requests can name, by which a LoRA draws in few steps."""
         return () if self.distilled else find_lora_recipes(self.usable_loras, self.family)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pipeline.errors import InputError
 from pipeline.facts import Facts
 from pipeline.request import DENOISING_END, ENLARGE_STRENGTH, STRENGTH, GenerateRequest
-from pipeline.schedulers.recipes import LoraRecipe
+from pipeline.schedulers.recipes import Recipe
 from pipeline.text.loras import format_loras, parse_loras, take_tags
 from pipeline.text.prompt_syntax import A1111, after_run
 
@@ -87,7 +87,7 @@ def second_run(request: R) -> R:
     )
 
 
-def with_recipe(request: R, available: Iterable[LoraRecipe]) -> R:
+def with_recipe(request: R, available: Iterable[Recipe]) -> R:
     """Return a request in which the settings of its recipe stand in place of the recipe's name.
 
     A number of steps that the recipe was made for is kept, and so is a weight of its LoRA.

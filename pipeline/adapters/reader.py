@@ -37,7 +37,6 @@ from pipeline.adapters.kinds import (
 )
 from pipeline.adapters.names import Module, module_names
 from pipeline.adapters.recognition import likely
-from pipeline.checkpoints.other_formats import refuse_other_formats
 from pipeline.checkpoints.single_file import SUFFIX
 from pipeline.checkpoints.source import file_on_hub, local_path
 from pipeline.checkpoints.tensors import Tensor, TensorFiles, open_file
@@ -47,7 +46,6 @@ from pipeline.file_versions import Version
 SUPPORTED = "supported are LoRA, LoCon, DoRA, LoHa, LoKr and full differences"
 MAX_RANK = 4096  # more than the layers of any Stable Diffusion can use
 INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
-_CHUNK = 2**20  # bytes that are hashed at a time
 
 Parts = Mapping[Part, Tensor]
 # Tensors that cannot be used: their names, and reasons that continue a sentence.
@@ -86,7 +84,7 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
             has no place in the model. The message names the file, the first such tensor and their
             number.
     """
-    with _open(file) as tensors:
+    with open_file(file) as tensors:
         if not tensors:
             raise CheckpointError(f"{file}: the file has no tensors")
         alphas = read_alphas(file, tensors.metadata)
@@ -107,14 +105,6 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
         _refuse(faults, tensors, inventory)
         [version] = set(tensors.versions.values())
     return Adapter(name, file, *_digests(file, version), tensors.metadata, changes)
-
-
-def _open(file: Path) -> TensorFiles:
-    try:
-        return open_file(file)
-    except CheckpointError:
-        refuse_other_formats(file)
-        raise
 
 
 def _refuse(faults: Faults, tensors: TensorFiles, inventory: Inventory) -> None:
@@ -298,15 +288,12 @@ def _digests(file: Path, version: Version) -> tuple[str, str]:
     Raises:
         CheckpointError: if the file cannot be read, or is not of this version any more.
     """
-    file_hash, weights_hash = hashlib.sha256(), hashlib.sha256()
     try:
         with file.open("rb") as stream:
-            length = stream.read(8)
-            header = stream.read(int.from_bytes(length, "little"))
-            file_hash.update(length + header)
-            while chunk := stream.read(_CHUNK):
-                file_hash.update(chunk)
-                weights_hash.update(chunk)
+            file_digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            stream.seek(0)
+            stream.seek(8 + int.from_bytes(stream.read(8), "little"))
+            weights_digest = hashlib.file_digest(stream, "sha256").hexdigest()
             is_same = Version.of(os.fstat(stream.fileno())) == version
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
@@ -314,7 +301,7 @@ def _digests(file: Path, version: Version) -> tuple[str, str]:
         raise CheckpointError(
             f"{file}: the file changed while it was read; load it again when it is complete"
         )
-    return file_hash.hexdigest(), weights_hash.hexdigest()
+    return file_digest, weights_digest
 
 
 def find_adapter(source: str | Path) -> Path:

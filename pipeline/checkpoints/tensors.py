@@ -39,6 +39,19 @@ MAX_STRINGS = 250_000
 MAX_NAME = 1000  # characters of a tensor's name
 MAX_AXES = 8
 METADATA = "__metadata__"
+_PICKLE = "pickle, which can run code and is never opened; convert the file to safetensors"
+_PAGE = "a web page in place of the file; a download that needs a login ends so"
+# The beginnings of files in other formats, and what to say of them. The first bytes of a file in
+# safetensors are the length of its header, which could be any: only damaged files are compared.
+OTHER_FORMATS = {
+    b"PK\x03\x04": f"torch's zip format, which holds {_PICKLE}",
+    **{bytes([0x80, version]): _PICKLE for version in range(2, 6)},
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself with `git lfs pull`",
+    **dict.fromkeys((b"<!", b"<html"), _PAGE),
+    b"GGUF": "GGUF, which is not supported; expected safetensors",
+    b"\x1f\x8b": "compressed with gzip; unpack it first",
+    b'{"': "JSON; choose the file with the weights",
+}
 
 
 def choose_weight_files(
@@ -429,6 +442,12 @@ class _Shard:
             raise self._damaged(f"a tensor has {axes} axes; the most is {MAX_AXES}")
 
     def _damaged(self, reason: str) -> CheckpointError:
+        beginning = os.pread(self._file.fileno(), max(map(len, OTHER_FORMATS)), 0)
+        for start, meaning in OTHER_FORMATS.items():
+            if beginning.startswith(start):
+                return CheckpointError(
+                    f"{self.path}: not a complete safetensors file: it is {meaning}"
+                )
         return CheckpointError(
             f"{self.path}: not a complete safetensors file ({reason}); fetch it again"
         )

@@ -6,8 +6,8 @@ Merges of distilled models with others have settings of their own, and are not r
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -37,6 +37,7 @@ class Recipe:
         eta: the share of noise; None for schedulers without one.
         prediction_type: the type of the UNet's prediction, where it differs from the base model's.
         size: height and width in pixels, where they differ from the base model's.
+        lora: the name of the LoRA that it was found by, if it is a LoRA's.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Recipe:
     eta: float | None = None
     prediction_type: str | None = None
     size: tuple[int, int] | None = None
+    lora: str = ""
 
     @property
     def scheduler_settings(self) -> dict[str, str]:
@@ -240,41 +242,20 @@ def find_model_recipe(names: Iterable[str]) -> Recipe | None:
     return next((recipe for recipe in MODELS if any(map(recipe.matches, candidates))), None)
 
 
-@dataclass(frozen=True)
-class LoraRecipe:
-    """A recipe that requests can name, with the LoRA that it needs.
-
-    Attributes:
-        name: its name in requests.
-        title: the name of the distillation, for people.
-        lora: the name of the LoRA.
-        steps: see `Recipe`.
-        settings: the settings of a request that follow from it, except for its LoRA.
-    """
-
-    name: str
-    title: str
-    lora: str
-    steps: tuple[int, ...]
-    settings: Mapping[str, Any]
-
-
 NAMES = tuple(dict.fromkeys(recipe.name for recipe in LORAS))
 # Settings of a request that a recipe sets or, as it has no guidance, does not use.
 RECIPE_SETS = frozenset({*LORAS[0].settings, "guidance_until", "guidance_rescale"})
 
 
-def find_lora_recipes(loras: Iterable[str], family: str) -> tuple[LoraRecipe, ...]:
+def find_lora_recipes(loras: Iterable[str], family: str) -> tuple[Recipe, ...]:
     """Return the recipes of LoRAs with these names for models of a family, in the table's order.
 
     If several LoRAs have the same recipe, the first in alphabetical order is used.
     """
     names = sorted(loras)
-    recipes: dict[str, LoraRecipe] = {}
+    recipes: dict[str, Recipe] = {}
     for recipe in LORAS:
         lora = next(filter(recipe.matches, names), None)
         if recipe.family == family and lora is not None and recipe.name not in recipes:
-            recipes[recipe.name] = LoraRecipe(
-                recipe.name, recipe.title, lora, recipe.steps, recipe.settings
-            )
+            recipes[recipe.name] = replace(recipe, lora=lora)
     return tuple(recipes.values())
