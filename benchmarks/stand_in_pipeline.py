@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from pipeline import InputError
-from pipeline.drawing.drawing import Drawing, Look, Progress
+from pipeline.drawing.drawing import Drawing, Look
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
@@ -215,7 +215,7 @@ class _Selection:
         pass
 
 
-class StandInPipeline(ABC):
+class StandInPipeline(Engine, ABC):
     """A pipeline whose pictures depend on the model, the prompt and the seed alone, like real ones.
 
     A subclass says how long a step takes and what a picture shows.
@@ -259,7 +259,7 @@ class StandInPipeline(ABC):
         self.adapters = _Selection(self._check_loras, change_s)
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
         self._look = Look(colours, self._describe)
-        self._engine = Engine(Finisher(None))
+        super().__init__(Finisher(None))
         self._runs: dict[tuple[int, int], Run] = {}
 
     def as_pipeline(self) -> SDXLPipeline:
@@ -323,37 +323,6 @@ class StandInPipeline(ABC):
     def read_ahead(self, model: str, loras: Mapping[str, Any]) -> None:
         """See `SDXLPipeline.read_ahead`; it takes no time here."""
         self.adapters.read_ahead(self.models.get(model, MODEL), loras)
-
-    def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
-        """See `SDXLPipeline.begin`."""
-        self._engine.begin(drawing, pictures)
-
-    def advance(self) -> list[Progress]:
-        """See `SDXLPipeline.advance`."""
-        return self._engine.advance()
-
-    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
-        """See `SDXLPipeline.look`."""
-        return self._engine.look(drawing)
-
-    def reset(self) -> None:
-        """See `SDXLPipeline.reset`."""
-        self._engine.reset()
-
-    @property
-    def is_busy(self) -> bool:
-        """See `SDXLPipeline.is_busy`."""
-        return self._engine.is_busy
-
-    @property
-    def is_finishing(self) -> bool:
-        """See `SDXLPipeline.is_finishing`."""
-        return self._engine.is_finishing
-
-    @property
-    def evaluated(self) -> tuple[int, int]:
-        """See `SDXLPipeline.evaluated`."""
-        return self._engine.evaluations, self._engine.picture_evaluations
 
     def _check_loras(self, weights: Mapping[str, Any]) -> None:
         if missing := weights.keys() - self.loras.keys():

@@ -123,7 +123,7 @@ class Length(NamedTuple):
     chunks: int = 1
 
 
-class SDXLPipeline:
+class SDXLPipeline(Engine):
     """A checkpoint that is compiled for a fixed number of slots, each for one picture at a time.
 
     `from_pretrained` makes a pipeline for one size of pictures, and `add_size` adds others.
@@ -186,7 +186,7 @@ class SDXLPipeline:
         compiled.room.loras = partial(self._adapters.device_bytes, kept=kept)
         self._embeddings = Embeddings()  # replaced, never mutated
         self._loading = Lock()  # of a LoRA or an embedding
-        self._engine = Engine(Finisher(screen, compiled))
+        super().__init__(Finisher(screen, compiled))
         self._others: tuple[SDXLPipeline, ...] = ()
         self._refiner = refiner
         self._models = Models(
@@ -760,7 +760,7 @@ class SDXLPipeline:
         try:
             self._draw(drawing, on_step, on_preview)
         finally:
-            self._engine.drop(drawing)
+            self.drop(drawing)
         return drawing.result()
 
     def _draw(self, drawing: Drawing, on_step: OnStep | None, on_preview: OnPreview | None) -> None:
@@ -811,13 +811,6 @@ class SDXLPipeline:
             Event() if cancelled is None else cancelled,
         )
 
-    def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
-        """Let the next pictures of a drawing wait for slots, in which `advance` draws them.
-
-        `pictures` is their number; None means all that are left.
-        """
-        self._engine.begin(drawing, pictures)
-
     @failures_explained()
     def advance(self) -> list[Progress]:
         """Advance the pictures in all slots by one evaluation, without compiling anything.
@@ -831,35 +824,7 @@ class SDXLPipeline:
         Raises:
             DeviceError: if a device fails or has too little memory; no drawing goes on then.
         """
-        return self._engine.advance()
-
-    def look(self, drawing: Drawing) -> dict[int, np.ndarray]:
-        """Return previews `[h, w, 3]` uint8 of a drawing's pictures in slots, by index."""
-        return self._engine.look(drawing)
-
-    def reset(self) -> None:
-        """Forget all drawings and the state on the devices."""
-        self._engine.reset()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a drawing is under way or waits for slots."""
-        return self._engine.is_busy
-
-    @property
-    def is_finishing(self) -> bool:
-        """Whether only checks of decoded pictures are under way, such as that of `screen`."""
-        return self._engine.is_finishing
-
-    @property
-    def in_slots(self) -> int:
-        """Number of slots with a picture, of `images_per_request`."""
-        return self._engine.in_slots
-
-    @property
-    def evaluated(self) -> tuple[int, int]:
-        """Number of evaluations so far, and of the pictures in them, summed up."""
-        return self._engine.evaluations, self._engine.picture_evaluations
+        return super().advance()
 
     def measure(
         self,

@@ -90,7 +90,7 @@ class FakePipeline(StandInPipeline):
             raise KeyError("a secret")
         if number_of("exhaust") in prompts:
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 16.0GiB")
-        drawings = [seat.job.drawing for seat in self._engine._seats.values()]
+        drawings = [seat.job.drawing for seat in self._seats.values()]
         return Computation(lambda: self._wait(drawings))
 
     def _wait(self, drawings: list[Drawing]) -> None:

@@ -242,7 +242,10 @@ def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFile
         CheckpointError: if there are no weights or none in safetensors, if a file is damaged or
             cannot be read, if a dtype is not supported, or if an index disagrees with its shards.
     """
-    files = choose_weight_files(_list_folder(folder), folder.name) if names is None else names
+    files = names
+    if files is None:
+        paths = [f"{folder.name}/{path.name}" for path in folder.glob("*")]
+        files = choose_weight_files(paths, folder.name)
     with contextlib.ExitStack() as resources:
         if files[0].endswith(".json"):
             tensors = _open_sharded(folder / Path(files[0]).name, resources)
@@ -286,13 +289,6 @@ def read_header(file: BinaryIO) -> bytes:
     if strings > MAX_STRINGS:
         raise ValueError(f"its header has {strings} strings; the most is {MAX_STRINGS}")
     return header
-
-
-def _list_folder(folder: Path) -> list[str]:
-    try:
-        return [f"{folder.name}/{path.name}" for path in folder.iterdir()]
-    except OSError as error:
-        raise CheckpointError(f"{folder}: cannot be read as a folder: {error.strerror}") from error
 
 
 def _open_sharded(index: Path, resources: contextlib.ExitStack) -> dict[str, Tensor]:

@@ -61,15 +61,11 @@ class Engine:
     Args:
         finisher: makes results from latents.
 
-    Attributes:
-        evaluations: the number of evaluations so far, each of all pictures in the slots of a model
-            and size.
-        picture_evaluations: the number of pictures in them, summed up.
     """
 
     def __init__(self, finisher: Finisher):
-        self.evaluations = 0
-        self.picture_evaluations = 0
+        self._evaluations = 0  # each of all pictures in the slots of a model and size
+        self._picture_evaluations = 0
         self._finisher = finisher
         # Decoded pictures, by the future of what the worker makes of them.
         self._decoded: dict[Future[list[Picture | Job]], Final] = {}
@@ -101,6 +97,11 @@ class Engine:
     def in_slots(self) -> int:
         """Number of slots with a picture."""
         return len(self._seats)
+
+    @property
+    def evaluated(self) -> tuple[int, int]:
+        """Number of evaluations so far, and of the pictures in them, summed up."""
+        return self._evaluations, self._picture_evaluations
 
     def begin(self, drawing: Drawing, pictures: int | None = None) -> None:
         """Let the next pictures of a drawing wait for slots; None means all that are left."""
@@ -244,8 +245,8 @@ class Engine:
         self._change_prompts(slots, seats)
         rows = {slot: seat.job.work(seat.evaluation) for slot, seat in seats.items()}
         before, after = slots.advance(rows)
-        self.evaluations += 1
-        self.picture_evaluations += len(rows)
+        self._evaluations += 1
+        self._picture_evaluations += len(rows)
         pictures: list[Evaluated] = []
         finals: dict[Stage, dict[Job, int]] = {}
         for slot, seat in seats.items():

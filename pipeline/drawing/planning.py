@@ -1,7 +1,7 @@
 """From a request to the drawing of its pictures, stage by stage; no device is used."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -37,10 +37,11 @@ from pipeline.setting_kinds import parse_size, parse_timesteps
 from pipeline.text.embeddings import Embeddings, Placement
 
 
+@dataclass(frozen=True)
 class Planner:
     """Makes drawings of requests. Any thread may call it.
 
-    Args:
+    Attributes:
         models: the models.
         refiner: the refiner; None without one.
         facts: returns the facts about the models.
@@ -50,23 +51,13 @@ class Planner:
         wildcard_dir: the folder of the lists that prompts can name; None for none.
     """
 
-    def __init__(
-        self,
-        models: Models,
-        refiner: Refiner | None,
-        facts: Callable[[], Facts],
-        run_of: Callable[[int, int], CompiledSampler],
-        embeddings: Callable[[], Embeddings],
-        look: Look,
-        wildcard_dir: Path | None,
-    ) -> None:
-        self._models = models
-        self._refiner = refiner
-        self._facts = facts
-        self._run_of = run_of
-        self._embeddings = embeddings
-        self._look = look
-        self._wildcard_dir = wildcard_dir
+    models: Models
+    refiner: Refiner | None
+    facts: Callable[[], Facts]
+    run_of: Callable[[int, int], CompiledSampler]
+    embeddings: Callable[[], Embeddings]
+    look: Look
+    wildcard_dir: Path | None
 
     def plan(
         self,
@@ -91,14 +82,14 @@ class Planner:
             Cancelled: if the request was cancelled.
             InputError: if a value cannot be used; the message names it.
         """
-        facts = self._facts().for_model(request.model)
+        facts = self.facts().for_model(request.model)
         check_count("images", images, 1, facts.images_per_request)
         checked = check_request(request, images)
         checked = resolve(checked, facts, has_image=inputs.image is not None)
-        checked = resolved(checked, self._wildcard_dir, cancelled)
-        check_output(checked, output_type, facts, self._refiner is not None)
+        checked = resolved(checked, self.wildcard_dir, cancelled)
+        check_output(checked, output_type, facts, self.refiner is not None)
         # One for all stages: a name may be another model's before the last one begins.
-        drawer = self._models.drawer(checked.model, run)
+        drawer = self.models.drawer(checked.model, run)
         drawer.adapters.check(checked.lora_weights)
         raise_if_cancelled(cancelled)
         check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
@@ -123,7 +114,7 @@ class Planner:
             as_drawn(plan.request, plan.scheduler),
             self._first_stage(plan, drawer),
             plan.request.drawn_steps - plan.parts[0].skipped,
-            self._look,
+            self.look,
             output_type,
             latents,
             cancelled,
@@ -131,7 +122,7 @@ class Planner:
 
     def _first_stage(self, plan: StagePlan, drawer: Drawer) -> Stage:
         """Return the first stage of a run, which the refiner's follows."""
-        embeddings, refiner = self._embeddings(), self._refiner
+        embeddings, refiner = self.embeddings(), self.refiner
         if refiner is not None and len(plan.parts) > 1:
             second = refiner.stage(plan, drawer, embeddings)
             plan = replace(plan, output_type="latent", then=partial(_go_on, second))
@@ -142,7 +133,7 @@ class Planner:
         if facts.needs_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
         width, height = cast(tuple[int, int], parse_size(plan.request.enlarge))
-        drawer = drawer._replace(run=self._run_of(height, width))
+        drawer = drawer._replace(run=self.run_of(height, width))
         larger_plan = replace(
             self._run(second_run(plan.request), facts, drawer, None),
             output_type=plan.output_type,
@@ -179,7 +170,7 @@ class Planner:
             parse_timesteps(request.timesteps),
             request.eta,
         )
-        return plan_run(request, scheduler, start, self._refiner is not None)
+        return plan_run(request, scheduler, start, self.refiner is not None)
 
 
 def _go_on(stage: Stage, job: Job, picture: Picture) -> Job:

@@ -19,7 +19,8 @@ import torch
 from lycoris.functional.general import apply_dora_scale
 from lycoris.modules import FullModule, LoConModule, LohaModule, LokrModule, NormModule
 
-from pipeline.adapters import Change, read_adapter
+from pipeline.adapters.adapter import Change
+from pipeline.adapters.reader import read_adapter
 from pipeline.checkpoints.weights import modern_name
 from tests.reference import torch_reference
 from tests.reference.tiny_checkpoints import TINY, Pipeline, load, write

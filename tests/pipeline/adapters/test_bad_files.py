@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from pipeline.adapters import Adapter, read_adapter, reader
+from pipeline.adapters import reader
+from pipeline.adapters.adapter import Adapter
+from pipeline.adapters.reader import read_adapter
 from pipeline.checkpoints.tensors import MAX_HEADER_BYTES, Tensor
 from pipeline.errors import CheckpointError
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pipeline.adapters import Adapter, read_adapter
+from pipeline.adapters.adapter import Adapter
+from pipeline.adapters.reader import read_adapter
 from pipeline.errors import CheckpointError
 from tests.checkpoints import GOLDEN
 from tools.adapter_files import (

@@ -118,7 +118,7 @@ def test_the_host_is_ahead_of_the_devices(pipe: SDXLPipeline) -> None:
         assert pipe.advance() == []
     [progress] = pipe.advance()
     assert progress.drawing.done == 1
-    assert len(pipe._engine._flights) == AHEAD
+    assert len(pipe._flights) == AHEAD
     finish(pipe)
 
 

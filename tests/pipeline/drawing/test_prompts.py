@@ -123,7 +123,7 @@ def test_texts_are_encoded_once_and_switched(devices: int, monkeypatch: pytest.M
     held: list[int] = []
 
     def texts_held() -> int:
-        return len(pipe._engine._slots[pipe._compiled].texts)
+        return len(pipe._slots[pipe._compiled].texts)
 
     def drawn(prompt: str, negative: str = "") -> tuple[int, int]:
         """Return how often the text encoders ran, and how often the context changed."""

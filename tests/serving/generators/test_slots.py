@@ -334,7 +334,7 @@ def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.M
         def look(drawing: Drawing) -> dict[int, np.ndarray]:
             if own.pictures:
                 raise RuntimeError("RESOURCE_EXHAUSTED")
-            wait(pipe._engine._decoded)  # the next step finds the pictures, however slow they are
+            wait(pipe._decoded)  # the next step finds the pictures, however slow they are
             return {}
 
         pipe.look = look
