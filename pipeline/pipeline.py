@@ -45,7 +45,7 @@ from pipeline.drawing.refining import (
 from pipeline.errors import DeviceError, InputError, UnlikeError
 from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
-from pipeline.families.family import Config, image_size
+from pipeline.families.family import image_size
 from pipeline.families.reader import fetch_tiny_vae
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.images import preview
@@ -139,7 +139,7 @@ class SDXLPipeline(Engine):
 
     def __init__(
         self,
-        checkpoint: Checkpoint[Config],
+        checkpoint: Checkpoint,
         tokenizers: Tokenizers,
         compiled: CompiledSampler,
         colours: preview.Colours,
@@ -879,7 +879,7 @@ def _log_recipe(recipe: Recipe | None) -> None:
 
 
 def _load(
-    checkpoint: Checkpoint[Config],
+    checkpoint: Checkpoint,
     target: Target,
     cache: ExecutableCache | None,
     second: SecondModel | None,

@@ -2,35 +2,16 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from pipeline.checkpoints.tensors import Tensor, TensorFiles
 
-
-class Parts(Protocol):
-    """The parts of a checkpoint that its configuration asks for."""
-
-    @property
-    def networks(self) -> Collection[str]:
-        """Names of the networks, which in diffusers' layout are the names of their folders."""
-        ...
-
-    @property
-    def tokenizers(self) -> Collection[str]:
-        """Names of the tokenizers' folders."""
-        ...
-
-    @property
-    def hints(self) -> Mapping[str, str]:
-        """Advice to add to the error about a missing network, by the network's name."""
-        ...
-
-
-C = TypeVar("C", bound=Parts)
-C_co = TypeVar("C_co", bound=Parts, covariant=True)
+if TYPE_CHECKING:
+    from pipeline.families.family import Config
+    from pipeline.families.reader import FamilyReader
 
 
 @dataclass(frozen=True)
@@ -49,7 +30,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Recognised(Generic[C_co]):
+class Recognised:
     """A single file that a family recognised.
 
     Attributes:
@@ -58,7 +39,7 @@ class Recognised(Generic[C_co]):
         sections: its networks' tensors, by the network's name.
     """
 
-    config: C_co
+    config: "Config"
     folder: Path
     sections: Mapping[str, Section]
 
@@ -80,55 +61,18 @@ class Component:
     open: Callable[[], TensorFiles]
 
 
-class Reader(Protocol[C_co]):
-    """A reader of checkpoints' configuration that recognises the model families."""
-
-    @property
-    def unwanted(self) -> Collection[str]:
-        """Folders of the components of a checkpoint to leave out."""
-        ...
-
-    @property
-    def replacements(self) -> Mapping[str, Component]:
-        """Networks that are not the checkpoint's own, by name."""
-        ...
-
-    def read(self, folder: Path) -> C_co:
-        """Read the configuration from a folder in diffusers' layout.
-
-        Raises:
-            CheckpointError: if a setting is not supported; the message names file, key and value.
-        """
-        ...
-
-    def recognise(self, tensors: TensorFiles) -> Recognised[C_co]:
-        """Find out from the tensors of a single file which kind of model it holds.
-
-        Raises:
-            CheckpointError: if the kind is unknown or not supported, or a network is missing.
-        """
-        ...
-
-    def describe(self, class_name: object) -> str:
-        """Return a phrase that names an unsupported class of diffusers, or "" if it is unknown.
-
-        The phrase continues the sentence of an error message.
-        """
-        ...
-
-
 @dataclass(frozen=True)
-class FetchOptions(Generic[C]):
+class FetchOptions:
     """The options of `pipeline.checkpoints.source.fetch`, which describes them."""
 
-    reader: Reader[C]
+    reader: "FamilyReader"
     prefer_fp16: bool
     weights: bool = True
     ema: bool = False
 
 
 @dataclass(frozen=True)
-class Checkpoint(ABC, Generic[C]):
+class Checkpoint(ABC):
     """A complete checkpoint on this machine.
 
     Attributes:
@@ -143,7 +87,7 @@ class Checkpoint(ABC, Generic[C]):
     folder: Path
     model: str
     revision: str | None
-    config: C
+    config: "Config"
     replacements: Mapping[str, Component] = field(default_factory=dict, kw_only=True)
     words: tuple[str, ...] = field(default=(), kw_only=True)
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Parts, Reader
+from pipeline.checkpoints.checkpoint import Checkpoint, Component, FetchOptions
 from pipeline.checkpoints.tensors import TensorFiles, choose_weight_files, open_tensors
 from pipeline.checkpoints.word_list import WORDS, read_words
 from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
+
+if TYPE_CHECKING:
+    from pipeline.families.family import Config
 
 INDEX = "model_index.json"
 LONE_CONFIG = "config.json"  # the configuration of a network published by itself
@@ -27,7 +30,7 @@ TOKENIZER_FILES = (
 
 
 @dataclass(frozen=True)
-class FolderCheckpoint(Checkpoint[C]):
+class FolderCheckpoint(Checkpoint):
     """A checkpoint in diffusers' layout: a folder with a folder for each component.
 
     Attributes:
@@ -73,7 +76,7 @@ def config_patterns(folder: Path, unwanted_components: Collection[str] = ()) -> 
 
 def needed_files(
     names: Collection[str],
-    parts: Parts,
+    parts: "Config",
     prefer_fp16: bool = False,
     replacements: Collection[str] = (),
 ) -> Needed:
@@ -114,8 +117,8 @@ def _weight_files(
 
 
 def check(
-    folder: Path, where: str, names: Collection[str], options: FetchOptions[C]
-) -> tuple[C, Needed]:
+    folder: Path, where: str, names: Collection[str], options: FetchOptions
+) -> tuple["Config", Needed]:
     """Return a checkpoint's configuration, which is in `folder`, and its needed files.
 
     Raises:
@@ -125,7 +128,7 @@ def check(
     if INDEX not in names:
         raise CheckpointError(
             f"{where}: no checkpoint in diffusers' layout, which has a model_index.json; "
-            + _what_else(folder, options.reader)
+            + _what_else(folder, options)
         )
     config = options.reader.read(folder)
     if not options.weights:
@@ -138,8 +141,8 @@ def check(
 
 
 def open_folder(
-    folder: Path, model: str, revision: str | None, options: FetchOptions[C]
-) -> FolderCheckpoint[C]:
+    folder: Path, model: str, revision: str | None, options: FetchOptions
+) -> FolderCheckpoint:
     """Return the checkpoint in a folder, which has all needed files.
 
     Raises:
@@ -157,13 +160,13 @@ def open_folder(
     )
 
 
-def _what_else(folder: Path, reader: Reader[Any]) -> str:
+def _what_else(folder: Path, options: FetchOptions) -> str:
     """Describe the contents of a folder that holds no checkpoint, for an error message."""
     try:
         name = StrictJson(folder / LONE_CONFIG).values["_class_name"]
     except (CheckpointError, KeyError):
         return "a single file with all weights is named itself: name the .safetensors file in it"
-    return f"its {LONE_CONFIG} is that of a lone {name}{reader.describe(name)}"
+    return f"its {LONE_CONFIG} is that of a lone {name}{options.reader.describe(name)}"
 
 
 class ComponentFiles(NamedTuple):
@@ -229,7 +232,7 @@ def list_folder(folder: Path) -> list[str]:
         raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from error
 
 
-def count_parameters(checkpoint: Checkpoint[Any]) -> int:
+def count_parameters(checkpoint: Checkpoint) -> int:
     """Return the number of parameters in the weight files; only their headers are read.
 
     Raises:

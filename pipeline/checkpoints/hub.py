@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
     RevisionResolutionError,
 )
 
-from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions
+from pipeline.checkpoints.checkpoint import Checkpoint, FetchOptions
 from pipeline.checkpoints.folder import (
     INDEX,
     LONE_CONFIG,
@@ -76,7 +76,7 @@ EXPLANATIONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def download(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
+def download(model: str, revision: str | None, options: FetchOptions) -> Checkpoint:
     """Download the files of a checkpoint that `pipeline.checkpoints.source.fetch` needs.
 
     Raises:
@@ -183,7 +183,7 @@ def _download(
             raise CheckpointError(f"{explanation} In the cache: {missing}") from error
 
 
-def _from_hub(model: str, revision: str | None, options: FetchOptions[C]) -> Checkpoint[C]:
+def _from_hub(model: str, revision: str | None, options: FetchOptions) -> Checkpoint:
     resolved = _resolve(model, revision)
     folder = Path(snapshot_download(model, revision=resolved, allow_patterns=[INDEX]))
     is_whole = (folder / INDEX).is_file()

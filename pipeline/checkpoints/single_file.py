@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.checkpoints.checkpoint import C, Checkpoint, FetchOptions, Section
+from pipeline.checkpoints.checkpoint import Checkpoint, FetchOptions, Section
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES, Tensor, TensorFiles, open_file
 from pipeline.errors import CheckpointError
 
@@ -27,7 +27,7 @@ GLOBAL_STEP, V_PREDICTION, ZERO_SNR = MARKS = ("global_step", "v_pred", "ztsnr")
 
 
 @dataclass(frozen=True)
-class SingleFileCheckpoint(Checkpoint[C]):
+class SingleFileCheckpoint(Checkpoint):
     """A checkpoint in one file.
 
     Attributes:
@@ -46,8 +46,8 @@ class SingleFileCheckpoint(Checkpoint[C]):
 
 
 def open_single_file(
-    file: Path, model: str, revision: str | None, options: FetchOptions[C]
-) -> SingleFileCheckpoint[C]:
+    file: Path, model: str, revision: str | None, options: FetchOptions
+) -> SingleFileCheckpoint:
     """Return the checkpoint in a file, of which little more than the header is read.
 
     Raises:

@@ -3,9 +3,9 @@
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.checkpoints.checkpoint import C, Checkpoint, Component, FetchOptions, Reader, Section
+from pipeline.checkpoints.checkpoint import Checkpoint, Component, FetchOptions, Section
 from pipeline.checkpoints.folder import find_component, list_folder, open_folder
 from pipeline.checkpoints.single_file import (
     SUFFIX,
@@ -15,6 +15,9 @@ from pipeline.checkpoints.single_file import (
 )
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pipeline.families.reader import FamilyReader
 
 
 class HubFile(NamedTuple):
@@ -27,11 +30,11 @@ class HubFile(NamedTuple):
 def fetch(
     model: str,
     revision: str | None,
-    reader: Reader[C],
+    reader: "FamilyReader",
     prefer_fp16: bool = False,
     weights: bool = True,
     ema: bool = False,
-) -> Checkpoint[C]:
+) -> Checkpoint:
     """Find a checkpoint; from the Hub, download only the needed files.
 
     The configuration is downloaded first, so that a checkpoint that cannot run is refused before

@@ -126,7 +126,7 @@ class Models:
             raise InputError(f"no model named {name!r} was added; there are: {there_are}")
         return models[name]
 
-    def _fetch(self, source: str) -> Checkpoint[Config]:
+    def _fetch(self, source: str) -> Checkpoint:
         """Find a checkpoint, and give it the first one's networks that no checkpoint must have.
 
         Raises:
@@ -158,7 +158,7 @@ class Models:
             " (MODELS)"
         )
 
-    def _load_tokenizers(self, checkpoint: Checkpoint[Config]) -> Tokenizers:
+    def _load_tokenizers(self, checkpoint: Checkpoint) -> Tokenizers:
         """Load a checkpoint's tokenizers, or return those of a model that has the same."""
         key = repr(identity(checkpoint.folder, checkpoint.config.tokenizers))
         if key not in self._tokenizers:
@@ -196,7 +196,7 @@ def _digest(files: Mapping[str, PendingWeights[Any]]) -> str:
     return digest.hexdigest()
 
 
-def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> ModelFacts:
+def facts_of(name: str, checkpoint: Checkpoint, steps: int | None) -> ModelFacts:
     """Return the description of a model, under its name in requests."""
     config, recipe, timesteps = checkpoint.config, checkpoint.config.recipe, ""
     scheduler, replacements = config.scheduler, checkpoint.replacements
@@ -226,7 +226,7 @@ def facts_of(name: str, checkpoint: Checkpoint[Config], steps: int | None) -> Mo
 
 def read_facts(
     model_facts: ModelFacts,
-    checkpoint: Checkpoint[Config],
+    checkpoint: Checkpoint,
     compiled: CompiledSampler,
     screened: bool,
     refiner: str | None,

@@ -134,7 +134,7 @@ class FamilyReader:
         # The checkpoint's own scheduler was made for its own UNet.
         return replace(config, recipe=reader.recipe) if self.unet is None else reader.read(folder)
 
-    def recognise(self, tensors: TensorFiles) -> Recognised[Config]:
+    def recognise(self, tensors: TensorFiles) -> Recognised:
         """Return the configuration of a single file, from its tensors.
 
         Raises:

@@ -24,9 +24,7 @@ from pipeline.text.tokenizer import Tokenizers, identity
 log = logging.getLogger(__name__)
 
 
-def load_tokenizers(
-    checkpoint: Checkpoint[Config], cache: ExecutableCache | None = None
-) -> Tokenizers:
+def load_tokenizers(checkpoint: Checkpoint, cache: ExecutableCache | None = None) -> Tokenizers:
     """Load a checkpoint's tokenizers, from the cache if they are in it.
 
     Raises:
@@ -74,7 +72,7 @@ def trace_networks(
 
 
 def find_networks(
-    checkpoint: Checkpoint[Config],
+    checkpoint: Checkpoint,
     dtype: np.dtype[Any],
     cache: ExecutableCache | None = None,
     quantization: str | None = None,
@@ -91,7 +89,7 @@ def find_networks(
 
 
 def match_networks(
-    checkpoint: Checkpoint[Config], networks: Mapping[str, Any]
+    checkpoint: Checkpoint, networks: Mapping[str, Any]
 ) -> dict[str, PendingWeights[Any]]:
     """Do what `find_networks` does, for the networks that `trace_networks` returned."""
     return {

@@ -17,7 +17,6 @@ from pipeline.checkpoints.folder import FolderCheckpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from pipeline.families.family import Config
 from tests.checkpoints import GOLDEN, change_json, copy_checkpoint
 from tests.fetching import fetch_with
 from tests.hub_server import HubServer, Repo
@@ -118,7 +117,7 @@ class Found(NamedTuple):
 
 def read(
     model: str, revision: str | None = None, prefer_fp16: bool = False, scheduler: str | None = None
-) -> FolderCheckpoint[Config]:
+) -> FolderCheckpoint:
     found = fetch(model, revision, FamilyReader(scheduler), prefer_fp16)
     assert isinstance(found, FolderCheckpoint)
     return found

@@ -18,7 +18,6 @@ from pipeline.checkpoints.tensors import open_file, open_tensors
 from pipeline.checkpoints.weights import modern_name
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from pipeline.families.family import Config
 from pipeline.families.single_files import KINDS
 from tests.checkpoints import GOLDEN
 from tests.original_layout import EMA_FACTOR, export
@@ -43,7 +42,7 @@ def file(folder: Path) -> Path:
     )
 
 
-def read(file: Path, **options: Any) -> Checkpoint[Config]:
+def read(file: Path, **options: Any) -> Checkpoint:
     return fetch(str(file), None, FamilyReader(), **options)
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Config
 from pipeline.families.reader import FamilyReader
 from pipeline.runtime.loading import find_networks
 from tests.damaged import DAMAGED, NAME, Reader, refused
@@ -33,7 +32,7 @@ WIDTHS = {"F64": 8, "F32": 4, "I64": 8, "F16": 2, "BF16": 2, "U8": 1}
 Tensors = dict[str, tuple[str, list[int]]]
 
 
-def recognise(file: Path) -> Checkpoint[Config]:
+def recognise(file: Path) -> Checkpoint:
     """Find the kind of a single file and the sizes of its networks."""
     return fetch(str(file), None, FamilyReader())
 

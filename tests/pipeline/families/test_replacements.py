@@ -15,7 +15,6 @@ from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from pipeline.families.family import Config
 from pipeline.families.single_files import CONFIGS, VAE_FILE
 from pipeline.images import metadata
 from tests.checkpoints import EXECUTABLES, GOLDEN, change_json, copy_checkpoint
@@ -25,12 +24,12 @@ SOURCE = GOLDEN / "sd_1/checkpoint"
 KEY = "decoder.conv_in.bias"
 
 
-def read(model: Path, vae: Path) -> Checkpoint[Config]:
+def read(model: Path, vae: Path) -> Checkpoint:
     other = fetch_component(str(vae), "vae", VAE_FILE)
     return fetch(str(model), None, FamilyReader(vae=other))
 
 
-def value(checkpoint: Checkpoint[Config]) -> np.ndarray:
+def value(checkpoint: Checkpoint) -> np.ndarray:
     with checkpoint.tensors("vae") as tensors:
         return tensors[KEY].read()
 

@@ -15,7 +15,6 @@ from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from pipeline.families.family import Config
 from pipeline.families.reader import fetch_tiny_vae
 from pipeline.runtime.loading import find_networks
 from tests.checkpoints import GOLDEN, change_json
@@ -24,7 +23,7 @@ from tests.single_files import thin_file, thin_folder
 TINY = GOLDEN / "tiny_vae"
 
 
-def read_tiny(tiny: Path, model: Path = GOLDEN / "karras/checkpoint") -> Checkpoint[Config]:
+def read_tiny(tiny: Path, model: Path = GOLDEN / "karras/checkpoint") -> Checkpoint:
     return fetch(str(model), None, FamilyReader(tiny_vae=fetch_tiny_vae(tiny)))
 
 

@@ -14,7 +14,6 @@ from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from pipeline.families.family import Config
 from pipeline.runtime.executables import ExecutableCache
 from pipeline.runtime.loading import (
     find_networks,
@@ -29,7 +28,7 @@ def cache(tmp_path: Path) -> ExecutableCache:
     return ExecutableCache(tmp_path / "cache")
 
 
-def fetched(folder: Path, prefer_fp16: bool = False) -> Checkpoint[Config]:
+def fetched(folder: Path, prefer_fp16: bool = False) -> Checkpoint:
     return fetch(str(folder), None, FamilyReader(), prefer_fp16)
 
 
