@@ -17,7 +17,6 @@ import numpy as np
 from pipeline import InputError
 from pipeline.drawing.drawing import Drawing, Look
 from pipeline.drawing.engine import Engine
-from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.origins import NO_INPUTS, Inputs
 from pipeline.drawing.preparing import Drawer, make_stage, plan_run, resolved
 from pipeline.facts import Facts
@@ -259,7 +258,7 @@ class StandInPipeline(Engine, ABC):
         self.adapters = _Selection(self._check_loras, change_s)
         colours = Colours(np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
         self._look = Look(colours, self._describe)
-        super().__init__(Finisher(None))
+        super().__init__()
         self._runs: dict[tuple[int, int], Run] = {}
 
     def as_pipeline(self) -> SDXLPipeline:

@@ -24,7 +24,6 @@ from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
 from pipeline.drawing.drawing import Drawing, Look, Progress, Result
 from pipeline.drawing.engine import Engine
-from pipeline.drawing.finishing import Finisher
 from pipeline.drawing.models import Models, Others, facts_of, read_facts, settings_of
 from pipeline.drawing.origins import (
     EXTEND_PADDING,
@@ -81,11 +80,9 @@ from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import Shapes, Target, check_rows
 from pipeline.runtime.room import Room
 from pipeline.schedulers.config import (
-    DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
     SCHEDULERS,
 )
-from pipeline.schedulers.recipes import Recipe
 from pipeline.text.embeddings import (
     Embedding,
     Embeddings,
@@ -186,7 +183,7 @@ class SDXLPipeline(Engine):
         compiled.room.loras = partial(self._adapters.device_bytes, kept=kept)
         self._embeddings = Embeddings()  # replaced, never mutated
         self._loading = Lock()  # of a LoRA or an embedding
-        super().__init__(Finisher(screen, compiled))
+        super().__init__(screen, compiled)
         self._others: tuple[SDXLPipeline, ...] = ()
         self._refiner = refiner
         self._models = Models(
@@ -326,7 +323,8 @@ class SDXLPipeline(Engine):
         if dtype is None and worth_bfloat16(used[0], parameters):
             chosen = network_dtype("bfloat16", used)
         config = checkpoint.config
-        _log_recipe(config.recipe)
+        if (recipe := config.recipe) is not None:
+            log.info("recognised %s, whose settings are: %s", recipe.title, recipe.settings)
         size = image_size(config, height, width)
         shapes = Shapes(images_per_request, *size, prompt_chunks)
         if devices is None:
@@ -867,15 +865,6 @@ class SDXLPipeline(Engine):
 
 def _warm_up(run: CompiledSampler) -> None:
     run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
-
-
-def _log_recipe(recipe: Recipe | None) -> None:
-    if recipe is None:
-        return
-    silent = "", None, DEFAULT_SIGMAS
-    given = {name: value for name, value in recipe.settings.items() if value not in silent}
-    used = ", ".join(f"{name} {value}" for name, value in given.items())
-    log.info("recognised %s; its settings are the defaults: %s", recipe.title, used)
 
 
 def _load(

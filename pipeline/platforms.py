@@ -75,14 +75,12 @@ PLATFORMS = {
     ),
     "cuda": Platform(attention="cudnn", int8="products"),
 }
-_OTHER = Platform()
-_LOWERED_FOR = {"gpu": "cuda"}  # where a device's platform has another name
 
 
 def platform_of(device: jax.Device) -> Platform:
     """Return the choices for a device's platform."""
-    name = str(device.platform)
-    return PLATFORMS.get(_LOWERED_FOR.get(name, name), _OTHER)
+    name = "cuda" if device.platform == "gpu" else str(device.platform)
+    return PLATFORMS.get(name, Platform())
 
 
 def by_platform(computation: str, forms: Mapping[str, Callable[..., Array]], *args: Array) -> Array:

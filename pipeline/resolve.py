@@ -6,7 +6,7 @@ imports JAX.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -133,7 +133,8 @@ def with_named_loras(request: R) -> R:
 
 def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
     """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name."""
-    tags = [take_tags(text)[1] for text in _texts(request.prompt)]
+    texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    tags = [take_tags(text)[1] for text in texts]
     tag_weights = {name: weights for text in tags for name, weights in parse_loras(text).items()}
     return {**request.lora_weights, **tag_weights}
 
@@ -143,7 +144,3 @@ def _mapped(change: Callable[[str], str], texts: Any) -> Any:
     if texts is None or isinstance(texts, str):
         return texts and change(texts)
     return tuple(map(change, texts))
-
-
-def _texts(prompt: str | Sequence[str]) -> Sequence[str]:
-    return [prompt] if isinstance(prompt, str) else prompt

@@ -47,7 +47,6 @@ VAE_NAMES = (
     (r"\.norm_out\.", ".conv_norm_out."),
 )
 VAE_UP = re.compile(r"^decoder\.up\.(\d{1,4})\.(?:block\.(\d+)|(upsample))\.")
-TINY_LAYER = re.compile(r"^(\d{1,4})\.")
 OPEN_CLIP_NAMES = (
     (r"^positional_embedding$", "embeddings.position_embedding.weight"),
     (r"^token_embedding\.", "embeddings.token_embedding."),
@@ -186,7 +185,9 @@ def to_diffusers_tiny_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: if two tensors have the same name there.
     """
-    return _collected((TINY_LAYER.sub(_tiny_name, name), tensors[name]) for name in tensors)
+    return _collected(
+        (re.sub(r"^(\d{1,4})\.", _tiny_name, name), tensors[name]) for name in tensors
+    )
 
 
 def _tiny_name(number: re.Match[str]) -> str:

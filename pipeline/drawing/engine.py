@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Progress, Stage
 from pipeline.drawing.finishing import Final, Finisher
 from pipeline.errors import InputError, NotFiniteError, ScreenError
+from pipeline.images.moderation import Screen
 from pipeline.runtime.slots import Entry, Slots
 from pipeline.schedulers.table import State
 
@@ -59,14 +60,15 @@ class Engine:
     it wait too. Only one thread at a time may use an engine.
 
     Args:
-        finisher: makes results from latents.
+        screen: the operator's check of finished pictures; None without one.
+        first: the programs whose safety checker serves models without one of their own.
 
     """
 
-    def __init__(self, finisher: Finisher):
+    def __init__(self, screen: Screen | None = None, first: CompiledSampler | None = None):
         self._evaluations = 0  # each of all pictures in the slots of a model and size
         self._picture_evaluations = 0
-        self._finisher = finisher
+        self._finisher = Finisher(screen, first)
         # Decoded pictures, by the future of what the worker makes of them.
         self._decoded: dict[Future[list[Picture | Job]], Final] = {}
         self.reset()

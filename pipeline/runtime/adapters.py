@@ -35,7 +35,7 @@ from pipeline.errors import DeviceError, InputError
 from pipeline.platforms import platform_of
 from pipeline.runtime.memory import available_memory, gigabytes
 from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
-from pipeline.runtime.parameters import Parameters, Slot, Tensor
+from pipeline.runtime.parameters import Parameters, Slot, Tensor, read_slots
 
 CHUNK_BYTES = 2**26  # replaced at once; so much more memory is needed meanwhile
 BLOCK_NUMBERS = 2**18  # of a parameter, merged at once
@@ -418,7 +418,9 @@ class Adapters:
 
         Quantised parameters are read from the checkpoint again.
         """
-        self._pristine |= self._parameters.read([slot for slot in slots if slot.is_quantized])
+        self._pristine |= read_slots(
+            self._parameters.files, [slot for slot in slots if slot.is_quantized]
+        )
         for slot in slots:
             if not slot.is_quantized:
                 [leaf] = self._parameters.of(slot)

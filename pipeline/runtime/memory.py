@@ -5,8 +5,6 @@ from pathlib import Path
 
 import jax
 
-PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
 # For each version of cgroups: the name of its controller and folder, and the files with a group's
 # limit and its usage.
 CGROUP_FILES = (
@@ -35,7 +33,9 @@ def gigabytes(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
-def available_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+def available_memory(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
     """Return the bytes that this process can still allocate, with swap; None if not known.
 
     This is the least of the bytes that the machine and each of the process's cgroups allow.

@@ -102,14 +102,6 @@ class Parameters:
         for index, leaf in zip(slot.indices, leaves, strict=True):
             network_leaves[index] = leaf
 
-    def read(self, slots: Sequence[Slot]) -> dict[Slot, np.ndarray]:
-        """Read parameters from the checkpoint's files again, not quantised.
-
-        Raises:
-            CheckpointError: if a file cannot be read or was replaced; the message names it.
-        """
-        return dict(read_slots(self.files, slots))
-
     def slots(self, network: str) -> list[Slot]:
         """Return the places of a network's parameters, in the order of the programs' list."""
         if network not in self._slots:

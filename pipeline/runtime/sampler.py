@@ -29,7 +29,6 @@ Deep = Array | None
 Predict = Callable[[Array, Array, Context, Deep, Array], tuple[Array, Deep]]
 Stepped = tuple[State, Deep]
 Decode = Callable[[Array], Array]
-Encode = Callable[[Array], Array]
 Form = Callable[[Predict, State, Context, Task[Array], Kept | None, Collective, Deep], Stepped]
 # The axes of the slots in a state; in a state, a context, tasks, kept parts and deep features; and
 # in what a step returns.
@@ -98,7 +97,9 @@ def enter(
     return after, jax.tree.map(partial(jnp.where, is_new), parts, kept)
 
 
-def start(encoder: Encode, image: Array, noise: Array, coefficients: Array) -> tuple[Array, Array]:
+def start(
+    encoder: Callable[[Array], Array], image: Array, noise: Array, coefficients: Array
+) -> tuple[Array, Array]:
     """Return a picture's latents `[h, w, C]`, and those with noise from which its run begins.
 
     Args:

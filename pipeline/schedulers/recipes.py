@@ -15,9 +15,6 @@ from pipeline.schedulers.config import DEFAULT_SIGMAS
 
 NO_GUIDANCE = 1.0
 STABLE_DIFFUSION, SDXL = "Stable Diffusion", "Stable Diffusion XL"  # names of families
-# Parts of names that do not tell recipes apart.
-_PRECISION = re.compile(r"-(fp16|fp32|bf16)$")
-_SEPARATORS = re.compile(r"[\s_.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +81,7 @@ class Recipe:
 def _folded(name: str) -> str:
     """Return the last part of a name in small letters, with hyphens, without its precision."""
     last = PurePosixPath(name).name.lower().removesuffix(".safetensors")
-    return _PRECISION.sub("", _SEPARATORS.sub("-", last))
+    return re.sub(r"-(fp16|fp32|bf16)$", "", re.sub(r"[\s_.-]+", "-", last))
 
 
 # https://huggingface.co/ByteDance/SDXL-Lightning

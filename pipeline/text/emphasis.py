@@ -21,7 +21,6 @@ _TOKEN = re.compile(
     r"\\[()\[\]\\]?+|[(\[]|:\s*+([+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++))\s*+\)|[)\]]"
     r"|[^\\()\[\]:]++|:"
 )
-_BREAK = re.compile(r"\bBREAK\b")
 
 
 class Fragment(NamedTuple):
@@ -69,7 +68,7 @@ class _Reader:
             self.factors.append((slice(start, len(self.texts)), factor))
 
     def _write(self, token: str) -> None:
-        first, *rest = _BREAK.split(token)
+        first, *rest = re.split(r"\bBREAK\b", token)
         self.texts.append(first.rstrip() if rest else first)
         for i, text in enumerate(rest, start=1):
             self.breaks.append(len(self.texts))
