@@ -18,7 +18,6 @@ from pipeline.compat import (
     FlaxDiffusionPipeline,
     FlaxStableDiffusionPipeline,
     FlaxStableDiffusionXLPipeline,
-    flax_pipelines,
 )
 from tests import flax_calls
 from tests.checkpoints import GOLDEN, PLAIN, CompilationCount
@@ -202,7 +201,7 @@ def test_branches_with_flax_weights_stand_for_the_main_branch(
         asked.append((model, revision, prefer_fp16))
         raise CheckpointError("far enough")
 
-    monkeypatch.setattr(flax_pipelines, "fetch", fetch)
+    monkeypatch.setattr("pipeline.compat.fetch", fetch)
     with pytest.raises(CheckpointError, match="far enough"):
         FlaxStableDiffusionXLPipeline.from_pretrained("a/b", revision=revision, dtype=jnp.bfloat16)
     assert asked == [("a/b", None, True)]
