@@ -53,9 +53,7 @@ LAYERS: dict[str, Callable[[Module], bool]] = {
 def main() -> None:
     """Measure, and record the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.swaps", description=__doc__)
-    parser.add_argument(
-        "checkpoint", help="a folder, as the command above writes it"
-    )
+    parser.add_argument("checkpoint", help="a folder, as the command above writes it")
     parser.add_argument("--rank", type=int, default=32, help="of the LoRAs")
     options = parser.parse_args()
     figures: dict[str, Any] = {}
