@@ -18,7 +18,7 @@ from pipeline import InputError
 from pipeline.drawing.drawing import Drawing, Look
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.origins import NO_INPUTS, Inputs
-from pipeline.drawing.preparing import Drawer, make_stage, plan_run, resolved
+from pipeline.drawing.planning import Drawer, make_stage, plan_run, resolved
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.preview import Colours

@@ -32,8 +32,7 @@ from pipeline.drawing.origins import (
     Inputs,
     extended,
 )
-from pipeline.drawing.planning import Planner
-from pipeline.drawing.preparing import Drawer, placed
+from pipeline.drawing.planning import Drawer, Planner, placed
 from pipeline.drawing.refining import (
     Refiner,
     SecondModel,

@@ -13,7 +13,7 @@ from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.source import fetch
 from pipeline.checkpoints.tensors import read_header
 from pipeline.checkpoints.weights import PendingWeights
-from pipeline.drawing.preparing import Drawer
+from pipeline.drawing.planning import Drawer
 from pipeline.errors import InputError, UnlikeError
 from pipeline.facts import OF_MODEL, Facts, ModelFacts
 from pipeline.families import FamilyReader

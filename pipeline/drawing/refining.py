@@ -13,7 +13,7 @@ from pipeline.checkpoints.checkpoint import Component
 from pipeline.checkpoints.source import fetch_component
 from pipeline.checkpoints.weights import match_weights
 from pipeline.drawing.drawing import Stage
-from pipeline.drawing.preparing import Drawer, StagePlan, make_stage
+from pipeline.drawing.planning import Drawer, StagePlan, make_stage
 from pipeline.errors import InputError
 from pipeline.families.family import Architecture, Config, image_size
 from pipeline.families.reader import DENOISER, read_refiner

@@ -31,7 +31,7 @@ from compel import Compel, ReturnedEmbeddingsType
 from compel.embeddings_provider import SplitLongTextMode
 
 from pipeline import SDXLPipeline
-from pipeline.drawing.preparing import placed
+from pipeline.drawing.planning import placed
 from pipeline.families.latent_unet import encode_prompts
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.explanation import explain

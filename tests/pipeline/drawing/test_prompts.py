@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline import Cancelled, InputError, SDXLPipeline
-from pipeline.drawing.preparing import read_prompts, resolved
+from pipeline.drawing.planning import read_prompts, resolved
 from pipeline.images import metadata
 from pipeline.request import GenerateRequest, check_request
 from pipeline.runtime.compiled import CompiledSampler
