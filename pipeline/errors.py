@@ -49,6 +49,11 @@ class Cancelled(Exception):
     """A run that stopped, in its preparation or between two steps, because it was cancelled."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the error's type if there is none."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def raise_if_cancelled(cancelled: Event | None) -> None:
     """Raise Cancelled if the event of a request that is prepared is set."""
     if cancelled is not None and cancelled.is_set():

@@ -441,18 +441,18 @@ class SDXLPipeline(Engine):
             EmbeddingFacts(name, each.length, sum(x.shape[1] for x in each.vectors), each.digest)
             for name, each in sorted(self.embeddings.items())
         )
+        # The first model's safety checker checks the pictures of all models.
         return replace(
             self._facts,
             more_sizes=tuple(sizes[1:]),
             loras=tuple(LoraFacts(name, name, digest=lora.digest) for name, lora in loras),
             embeddings=tuple(embeddings),
             models=self._models.facts,
-            others=tuple(self._checked(other.facts) for other in self._others),
+            others=tuple(
+                replace(facts, safety_checker=facts.safety_checker or self._facts.safety_checker)
+                for facts in (other.facts for other in self._others)
+            ),
         )
-
-    def _checked(self, facts: Facts) -> Facts:
-        """Return facts of a model whose pictures the first one's safety checker checks too."""
-        return replace(facts, safety_checker=facts.safety_checker or self._facts.safety_checker)
 
     def add_model(self, source: str | Path, name: str | None = None) -> str:
         """Add a checkpoint that `generate` can then draw with; nothing is compiled.

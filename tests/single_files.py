@@ -18,7 +18,7 @@ from pipeline.checkpoints.weights import checkpoint_names, checkpoint_shape
 from pipeline.families import read_config
 from pipeline.families.single_files import CONFIGS
 from pipeline.runtime.loading import module_factories
-from pipeline.text.clip_vocabulary import completed
+from pipeline.text.tokenizer import completed
 from tests.checkpoints import change_json
 from tests.original_layout import export
 

@@ -38,7 +38,7 @@ from pipeline.checkpoints.folder import (
     list_folder,
     open_folder,
 )
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, first_line
 
 T = TypeVar("T")
 ANSWERED = "{hub} answered HTTP {status}; try again later."
@@ -250,7 +250,7 @@ def _explanation(model: str, revision: str | None, error: Exception) -> str:
         "model": model,
         "revision": revision or constants.DEFAULT_REVISION,
         "status": error.response.status_code if answered else None,
-        "reason": _first_line(error.__cause__ or error),
+        "reason": first_line(error.__cause__ or error),
         "file": getattr(error, "filename", None) or constants.HF_HUB_CACHE,
         "strerror": getattr(error, "strerror", None),
     }
@@ -260,7 +260,3 @@ def _explanation(model: str, revision: str | None, error: Exception) -> str:
     if text == ANSWERED and fields["status"] in (401, 403):
         text = REFUSED
     return f"{model}: {text.format_map(fields)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).split("\n")), "") or type(error).__name__

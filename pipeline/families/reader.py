@@ -192,7 +192,12 @@ class FamilyReader:
     def _read_network(self, folder: Path, part: Network, family: Family) -> Any:
         replacement = self.replacements.get(part.name)
         if replacement is None:
-            return _read_network(folder, part)
+            try:
+                return part.read(folder / part.name / "config.json")
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{error} ({part.hint})" if part.hint else str(error)
+                ) from None
         config_file = folder / part.name / "config.json"
         is_there = config_file.is_file()
         replaced = part.read(config_file) if is_there else read_published(family, part)
@@ -239,13 +244,6 @@ def _check_component(keys: StrictJson, component: str, class_names: tuple[str, .
     value = keys.take(component, list)
     if len(value) != 2 or value[1] not in class_names:
         raise keys.error(component, value, f"the class {class_names[0]!r}")
-
-
-def _read_network(folder: Path, part: Network) -> Any:
-    try:
-        return part.read(folder / part.name / "config.json")
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} ({part.hint})" if part.hint else str(error)) from None
 
 
 def read_config(

@@ -110,14 +110,6 @@ class ExecutableCache:
         """Store a value, which is anything that can be pickled."""
         self._store(self._file_name(name, cache_key), lambda: pickle.dumps(value))
 
-    def get_or_create(self, name: str, cache_key: object, make: Callable[[], T]) -> T:
-        """Return the value stored for `cache_key`; make and store it if there is none."""
-        value = self.get(name, cache_key)
-        if value is None:
-            value = make()
-            self.put(name, cache_key, value)
-        return value
-
     def _file_name(self, name: str, *cache_key: object) -> str:
         """Return a file name with a digest of everything that the stored value depends on."""
         parts = [
@@ -161,6 +153,18 @@ class ExecutableCache:
             total += size
             if total > self.max_bytes:
                 file.unlink(missing_ok=True)
+
+
+def get_or_create(
+    cache: ExecutableCache | None, name: str, cache_key: object, make: Callable[[], T]
+) -> T:
+    """Return the value stored for `cache_key`; make it if there is none, and store it."""
+    value = None if cache is None else cache.get(name, cache_key)
+    if value is None:
+        value = make()
+        if cache is not None:
+            cache.put(name, cache_key, value)
+    return value
 
 
 class ProgramBytes(NamedTuple):

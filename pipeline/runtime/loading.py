@@ -18,7 +18,7 @@ from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Network
 from pipeline.models.layers import merge_kernels
 from pipeline.models.quantized import quantize
-from pipeline.runtime.executables import ExecutableCache
+from pipeline.runtime.executables import ExecutableCache, get_or_create
 from pipeline.text.tokenizer import Tokenizers, identity
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,8 @@ def load_tokenizers(checkpoint: Checkpoint, cache: ExecutableCache | None = None
     """
     folder, config = checkpoint.folder, checkpoint.config
     load = partial(Tokenizers.load, folder, config.tokenizers)
-    if cache is None:
-        tokenizers = load()
-    else:
-        key = config.tokenizers, identity(folder, config.tokenizers)
-        tokenizers = cache.get_or_create("tokenizers", key, load)
+    key = config.tokenizers, identity(folder, config.tokenizers)
+    tokenizers = get_or_create(cache, "tokenizers", key, load)
     encoders = config.text_encoders.items()
     for tokenizer, (name, encoder) in zip(tokenizers.each, encoders, strict=True):
         if tokenizer.vocabulary_size > encoder.vocab_size:
@@ -65,10 +62,8 @@ def trace_networks(
             for name, make in module_factories(config, quantization).items()
         }
 
-    if cache is None:
-        return trace()
     quantized = () if quantization is None else (quantization,)
-    return cache.get_or_create("shapes", (config.networks, dtype.name, *quantized), trace)
+    return get_or_create(cache, "shapes", (config.networks, dtype.name, *quantized), trace)
 
 
 def find_networks(

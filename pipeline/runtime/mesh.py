@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import jax
 from jax.errors import JaxRuntimeError
 
-from pipeline.errors import DeviceError
+from pipeline.errors import DeviceError, first_line
 
 _UNSET = -1
 
@@ -38,7 +38,7 @@ def find_devices() -> list[jax.Device]:
         raise DeviceError(
             f"JAX finds no device to run on (JAX_PLATFORMS is {platforms!r}); unset JAX_PLATFORMS, "
             "or install the driver and the JAX build of that platform."
-            f" {_first_line(error)}".strip()
+            f" {first_line(error)}".strip()
         ) from error
 
 
@@ -48,11 +48,7 @@ def failures_explained() -> Iterator[None]:
     try:
         yield
     except JaxRuntimeError as error:
-        first = _first_line(error)
+        first = first_line(error)
         if first.startswith("RESOURCE_EXHAUSTED"):
             first = f"too little memory; fewer pictures or a smaller size need less ({first})"
         raise DeviceError(f"the device failed: {first}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -20,7 +20,7 @@ from flax import nnx
 from pipeline.adapters.adapter import Adapter
 from pipeline.errors import DeviceError
 from pipeline.platforms import platform_of
-from pipeline.runtime.executables import ExecutableCache, ProgramBytes, bytes_key
+from pipeline.runtime.executables import ExecutableCache, ProgramBytes, bytes_key, get_or_create
 from pipeline.runtime.memory import device_memory, gigabytes
 from pipeline.runtime.programs import PROGRAMS, Programs, Target, cache_key, weights
 
@@ -58,10 +58,8 @@ class Model:
         """Return the bytes that the slots hold on a device in a size of pictures."""
         target = self.target.resized(*size)
         slot_bytes = _bytes((target.state_spec, target.kept_spec, target.deep_spec))
-        if cache is None:
-            return slot_bytes + self._prompts
         key = cache_key("condition", target)
-        return slot_bytes + cache.get_or_create("prompts", key, lambda: self._prompts)
+        return slot_bytes + get_or_create(cache, "prompts", key, lambda: self._prompts)
 
     @cached_property
     def _prompts(self) -> int:

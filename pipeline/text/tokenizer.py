@@ -1,12 +1,16 @@
 """Conversion of prompts to token ids, for each of a checkpoint's text encoders."""
 
+import gzip
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,11 +18,14 @@ import numpy as np
 from pipeline.errors import CheckpointError
 from pipeline.strict_json import StrictJson
 from pipeline.text.chunks import Break, Run, arrange
-from pipeline.text.clip_vocabulary import MERGES, completed, uses_bundled_vocabulary
 
 if TYPE_CHECKING:
     from transformers import CLIPTokenizer
 
+MERGES = Path(__file__).parent / "clip_merges.txt.gz"  # its licence is beside it
+WORD_END = "</w>"
+SPECIAL = ("<|startoftext|>", "<|endoftext|>")
+CONFIG = "tokenizer_config.json"
 POSITIONS = 77  # tokens per prompt in the training of CLIP's text encoders
 
 
@@ -292,3 +299,41 @@ def _check(clip: "CLIPTokenizer", folder: Path, max_position_embeddings: int) ->
 def _valid_unicode(text: str) -> str:
     """Join surrogate pairs and replace lone surrogates, which have no UTF-8 form."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def uses_bundled_vocabulary(folder: Path) -> bool:
+    """Return whether a tokenizer's folder has no vocabulary but names the bundled one."""
+    try:
+        return StrictJson(folder / CONFIG).values.get("vocabulary") == "clip"
+    except CheckpointError:
+        return False
+
+
+@contextmanager
+def completed(folder: Path) -> Iterator[Path]:
+    """Make a temporary copy of a tokenizer's configuration, with the bundled vocabulary."""
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary)
+        merges = gzip.decompress(MERGES.read_bytes()).decode()
+        shutil.copy(folder / CONFIG, copy)
+        (copy / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+        (copy / "vocab.json").write_text(json.dumps(vocabulary(merges)), encoding="utf-8")
+        yield copy
+
+
+def vocabulary(merges: str) -> dict[str, int]:
+    """Return the id of each token.
+
+    Tokens are the bytes, as printable characters; the bytes that end a word; the results of the
+    merges, a pair in each line; and the start and the end of a text.
+    """
+    symbols = _byte_symbols()
+    merged_tokens = [line.replace(" ", "") for line in merges.splitlines()]
+    tokens = [*symbols, *(symbol + WORD_END for symbol in symbols), *merged_tokens, *SPECIAL]
+    return {token: number for number, token in enumerate(tokens)}
+
+
+def _byte_symbols() -> list[str]:
+    """Return the character of each byte: printable bytes first, then the others from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [*map(chr, printable), *(chr(256 + i) for i in range(256 - len(printable)))]

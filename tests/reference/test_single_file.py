@@ -30,8 +30,7 @@ from transformers import CLIPTextConfig
 from pipeline import SDXLPipeline
 from pipeline.checkpoints.source import fetch
 from pipeline.families.reader import FamilyReader
-from pipeline.text.clip_vocabulary import MERGES
-from pipeline.text.tokenizer import Tokenizers
+from pipeline.text.tokenizer import MERGES, Tokenizers
 from tests.original_layout import export
 from tests.reference import torch_reference
 from tests.reference.drawing import NASTY_PROMPTS, draw_text

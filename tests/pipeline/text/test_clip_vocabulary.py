@@ -9,8 +9,14 @@ import pytest
 from transformers import CLIPTokenizer
 
 from pipeline.families.single_files import CONFIGS
-from pipeline.text.clip_vocabulary import MERGES, completed, uses_bundled_vocabulary, vocabulary
-from pipeline.text.tokenizer import Tokenizer, identity
+from pipeline.text.tokenizer import (
+    MERGES,
+    Tokenizer,
+    completed,
+    identity,
+    uses_bundled_vocabulary,
+    vocabulary,
+)
 from tests.checkpoints import GOLDEN
 
 START, END = 49406, 49407
