@@ -344,7 +344,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
 
 def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
     """Return the files that list and show the pictures, and the number of those that failed."""
-    from pipeline.batch.command import run
+    from pipeline.batch.drawing import run
     from pipeline.batch.prompts import read_batch
 
     check_count("images_per_request", options.images, 1, MAX_IMAGES)

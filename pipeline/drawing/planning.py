@@ -35,11 +35,10 @@ from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule
 from pipeline.setting_kinds import MAX_SEED, parse_size, parse_timesteps
-from pipeline.text.chunks import Break
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.emphasis import Section
 from pipeline.text.prompt_syntax import A1111, read_prompt
-from pipeline.text.tokenizer import Part, Tokenizers, Tokens, longest_end
+from pipeline.text.tokenizer import Break, Part, Tokenizers, Tokens, longest_end
 from pipeline.text.wildcards import Resolver, line_budget
 
 if TYPE_CHECKING:

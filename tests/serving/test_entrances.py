@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from pipeline import SDXLPipeline
-from pipeline.batch.command import run
+from pipeline.batch.drawing import run
 from pipeline.batch.prompts import read_batch
 from pipeline.request import SETTINGS, STRENGTH, GenerateRequest
 from pipeline.resolve import with_recipe

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.chunks import Break, Run, arrange
+from pipeline.text.tokenizer import Break, Run, arrange
 
 COMMA = 99
 
