@@ -6,6 +6,7 @@ Programs are lowered for the platform that they run on, whichever platform compi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,24 @@ def by_platform(computation: str, forms: Mapping[str, Callable[..., Array]], *ar
         if (form := getattr(platform, computation)) in forms and form != PLAIN
     }
     return jax.lax.platform_dependent(*args, default=forms[PLAIN], **functions)
+
+
+def trained_as(plain: Callable[..., Array]) -> Callable[[Callable[..., Array]], Any]:
+    """Decorate a computation that has forms without a derivative: in training it is the plain one.
+
+    The first argument is static. Layers of the same shape share one trace, and one kernel is
+    lowered for all of them.
+    """
+
+    def decorate(computation: Callable[..., Array]) -> Any:
+        function = jax.custom_vjp(computation, nondiff_argnums=(0,))
+        function.defvjp(
+            lambda static, *arrays: jax.vjp(partial(plain, static), *arrays),
+            lambda _, pull, gradient: pull(gradient),
+        )
+        return jax.jit(function, static_argnums=0)
+
+    return decorate
 
 
 def compiler_options(device: jax.Device, dtype: DTypeLike) -> CompilerOptions:

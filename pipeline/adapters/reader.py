@@ -40,7 +40,7 @@ from pipeline.checkpoints.single_file import SUFFIX, UNET_PREFIX
 from pipeline.checkpoints.source import file_on_hub, local_path
 from pipeline.checkpoints.tensors import Tensor, TensorFiles, open_file
 from pipeline.errors import CheckpointError
-from pipeline.file_versions import Version
+from pipeline.file_versions import Version, version_of
 
 SUPPORTED = "supported are LoRA, LoCon, DoRA, LoHa, LoKr and full differences"
 MAX_RANK = 4096  # more than the layers of any Stable Diffusion can use
@@ -320,7 +320,7 @@ def _digests(file: Path, version: Version) -> tuple[str, str]:
             stream.seek(0)
             stream.seek(8 + int.from_bytes(stream.read(8), "little"))
             weights_digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            is_same = Version.of(os.fstat(stream.fileno())) == version
+            is_same = version_of(os.fstat(stream.fileno())) == version
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
     if not is_same:

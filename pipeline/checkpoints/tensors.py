@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from pipeline.errors import CheckpointError
-from pipeline.file_versions import Version
+from pipeline.file_versions import Version, version_of
 from pipeline.strict_json import StrictJson, unique_names
 
 STEMS = ("diffusion_pytorch_model", "model")
@@ -406,7 +406,7 @@ class _Shard:
         self._file.close()
 
     def _version_now(self) -> Version:
-        return Version.of(os.fstat(self._file.fileno()))
+        return version_of(os.fstat(self._file.fileno()))
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """Return the header, and the position of the data behind it."""

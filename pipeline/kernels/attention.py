@@ -7,13 +7,12 @@ two arrangements. No form ever holds more than `SCORE_BYTES` of scores.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pipeline.platforms import PLAIN, by_platform
+from pipeline.platforms import PLAIN, by_platform, trained_as
 
 # Limit on the scores in memory at once. If all scores would take more, queries are processed in
 # parts. The VAE's scores at 1024x1024, for example, would take a gigabyte for every picture.
@@ -90,8 +89,14 @@ def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array
     return outputs.reshape(*outputs.shape[:2], -1)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _in_its_form(heads: int, *projections: Array) -> Array:
+def _plain(heads: int, *projections: Array) -> Array:
+    query, key, value = _split(heads, *projections)
+    outputs = _in_turns(lambda part: attention(part, key, value), query, key.shape[1])
+    return outputs.reshape(*outputs.shape[:2], -1)
+
+
+@trained_as(_plain)
+def _of_projections(heads: int, *projections: Array) -> Array:
     """Compute `self_attention` of arrays of one shape, or `cross_attention` of two others."""
     # Importing Pallas takes time, and a process that only loads cached programs does not need it.
     from pipeline.kernels import flash_tpu
@@ -106,20 +111,6 @@ def _in_its_form(heads: int, *projections: Array) -> Array:
     if _cudnn_fits(heads, *projections):
         forms["cudnn"] = partial(_cudnn, heads)
     return by_platform("attention", forms, *projections)
-
-
-def _forward(heads: int, *projections: Array) -> tuple[Array, Any]:
-    """Evaluate the plain form for training, because the kernels have no derivative."""
-    return jax.vjp(partial(_plain, heads), *projections)
-
-
-def _backward(heads: int, pull: Any, gradient: Array) -> tuple[Array, ...]:
-    return pull(gradient)
-
-
-_in_its_form.defvjp(_forward, _backward)
-# Layers of the same shape share one trace, and one kernel is lowered for all of them.
-_of_projections = jax.jit(_in_its_form, static_argnums=0)
 
 
 def _attend_to_themselves(*projections: Array) -> bool:
@@ -137,12 +128,6 @@ def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
         query, (key, value) = projections[0], jnp.split(projections[1], 2, axis=-1)
     query, key, value = (x.reshape(*x.shape[:2], heads, -1) for x in (query, key, value))
     return query, key, value
-
-
-def _plain(heads: int, *projections: Array) -> Array:
-    query, key, value = _split(heads, *projections)
-    outputs = _in_turns(lambda part: attention(part, key, value), query, key.shape[1])
-    return outputs.reshape(*outputs.shape[:2], -1)
 
 
 def _cached(heads: int, *projections: Array) -> Array:

@@ -18,7 +18,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from pipeline.kernels import rows
-from pipeline.platforms import PLAIN, by_platform
+from pipeline.platforms import PLAIN, by_platform, trained_as
 
 A = TypeVar("A", Array, np.ndarray)
 
@@ -54,8 +54,12 @@ def convolution(x: Array, kernel: Array, strides: Numbers, padding: Padding, **_
     return _convolve((tuple(strides), tuple(padding)), x, kernel)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _in_its_form(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
+def _plain(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
+    return jax.lax.conv_general_dilated(x, kernel, *window, dimension_numbers=LAYOUT)
+
+
+@trained_as(_plain)
+def _convolve(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
     plain = partial(_plain, window)
     if x.dtype != jnp.bfloat16 or min(kernel.shape[2:]) < CHANNELS:
         return plain(x, kernel)
@@ -64,23 +68,6 @@ def _in_its_form(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Ar
     if goes_down_columns(x, kernel, strides):
         forms["down columns"] = partial(down_columns, padding)
     return by_platform("convolution", forms, x, kernel)
-
-
-def _forward(window: tuple[Numbers, Padding], *factors: Array) -> tuple[Array, Any]:
-    """Evaluate the plain form for training, because bit words have no derivative."""
-    return jax.vjp(partial(_plain, window), *factors)
-
-
-def _backward(window: tuple[Numbers, Padding], pull: Any, gradient: Array) -> tuple[Array, ...]:
-    return pull(gradient)
-
-
-_in_its_form.defvjp(_forward, _backward)
-_convolve = jax.jit(_in_its_form, static_argnums=0)  # layers of the same shape share one trace
-
-
-def _plain(window: tuple[Numbers, Padding], x: Array, kernel: Array) -> Array:
-    return jax.lax.conv_general_dilated(x, kernel, *window, dimension_numbers=LAYOUT)
 
 
 def goes_down_columns(x: Array, kernel: Array | np.ndarray, strides: Numbers) -> bool:

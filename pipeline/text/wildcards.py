@@ -19,7 +19,7 @@ from random import Random
 from threading import Event
 
 from pipeline.errors import InputError, raise_if_cancelled
-from pipeline.file_versions import Version
+from pipeline.file_versions import Version, version_of
 
 MAX_FILE = 2**20  # bytes
 MAX_FILES = 10_000  # of a folder, in its digest
@@ -213,7 +213,7 @@ def digest_of_lists(folder: Path) -> str:
     They are read again only if one of the files has changed.
     """
     files = sorted(file for file in folder.rglob("*.txt") if file.is_file())[:MAX_FILES]
-    return _digest_of(folder, tuple((file, Version.of(file.stat())) for file in files))
+    return _digest_of(folder, tuple((file, version_of(file.stat())) for file in files))
 
 
 @lru_cache(maxsize=1)
@@ -251,7 +251,7 @@ def read_lines(folder: Path | None, name: str) -> Sequence[str]:
         elif not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
             reason = f"is not a text file of at most {MAX_FILE >> 20} MB"
         else:
-            reason, lines = "has no lines of text", _lines(file, Version.of(status))
+            reason, lines = "has no lines of text", _lines(file, version_of(status))
     except FileNotFoundError:
         pass
     except (OSError, ValueError):
@@ -262,9 +262,9 @@ def read_lines(folder: Path | None, name: str) -> Sequence[str]:
 
 
 @lru_cache(maxsize=KEPT_FILES)
-def _lines(file: Path, version: Version) -> tuple[str, ...]:
+def _lines(file: Path, _: Version) -> tuple[str, ...]:
     """Return the lines of a version of a file; a file that holds NUL is no text, and has none."""
     with file.open("rb") as stream:
-        text = stream.read(version.size).decode("utf-8-sig")
+        text = stream.read(MAX_FILE).decode("utf-8-sig")
     lines = [] if "\0" in text else map(str.strip, text.splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))
