@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -154,7 +154,8 @@ class FlaxDiffusionPipeline:
             )
             raise CheckpointError(f"{model}: is for {right.__name__}, not for {cls.__name__}")
         tokenizers = load_tokenizers(checkpoint)
-        networks = load_networks(find_networks(checkpoint, dtype), _keep)
+        # They stay on the host, so that they take no memory that `replicate` needs.
+        networks = load_networks(find_networks(checkpoint, dtype), cast(Any, np.asarray))
         checker = networks.pop("safety_checker", None)
         params = {name: _to_dict(network, dtype) for name, network in networks.items()}
         return kind(config, tokenizers, checker), {**params, "scheduler": {}}
@@ -676,11 +677,6 @@ class FlaxStableDiffusionInpaintPipeline(FlaxDiffusionPipeline):
 KINDS: dict[str, type[FlaxDiffusionPipeline]] = {
     kind.model: kind for kind in (FlaxStableDiffusionPipeline, FlaxStableDiffusionXLPipeline)
 }
-
-
-def _keep(array: np.ndarray) -> Any:
-    """Leave parameters on the host, so that they take no memory that `replicate` needs."""
-    return array
 
 
 def _suited(params: Params) -> Params:

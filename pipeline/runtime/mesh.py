@@ -9,8 +9,6 @@ from jax.errors import JaxRuntimeError
 
 from pipeline.errors import DeviceError, first_line
 
-_UNSET = -1
-
 
 def cores_as_devices(images: int) -> None:
     """Make JAX treat CPU cores as devices: the largest number that shares `images` equally.
@@ -19,7 +17,7 @@ def cores_as_devices(images: int) -> None:
     small model's operations are too small for that. Call this before any other use of JAX. A
     number that is already set, by JAX_NUM_CPU_DEVICES or otherwise, is kept.
     """
-    if jax.config.values["jax_num_cpu_devices"] == _UNSET:
+    if jax.config.values["jax_num_cpu_devices"] == -1:  # it is not set
         limit = min(images, os.cpu_count() or 1)
         shares = max(n for n in range(1, limit + 1) if images % n == 0)
         jax.config.update("jax_num_cpu_devices", shares)

@@ -30,8 +30,6 @@ from pipeline.text.prompt_syntax import MAX_TEXTS
 # A program's first argument: the parameters of its networks, by the network's name.
 Weights = Mapping[str, list[Array]]
 
-# The axes of the mesh over which a state's latents and history are spread.
-SLOT_AXES = ("images",), (None, "images")
 # Pixels of the tiny VAE's previews per latent pixel, along each side.
 PREVIEW_PIXELS = 2
 # The axes of the mesh over which the rows of a picture are spread, where it has more than one. The
@@ -121,7 +119,9 @@ class Target:
     def state_spec(self) -> State:
         """The shapes and shardings of the state of all slots."""
         latents = self.shapes.images, *self.latents_shape
-        by_slot, behind = (NamedSharding(self.mesh, P(*axes)) for axes in SLOT_AXES)
+        by_slot, behind = (
+            NamedSharding(self.mesh, P(*axes)) for axes in (["images"], [None, "images"])
+        )
         return State(
             spec(latents, jnp.float32, by_slot), spec((REMEMBERED, *latents), jnp.float32, behind)
         )
