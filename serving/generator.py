@@ -153,6 +153,11 @@ class Image:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Nothing has changed for a while; sent only to followers that ask for it."""
+
+
+@dataclass(frozen=True)
 class Done:
     """End of a request whose pictures have all been sent."""
 
@@ -168,7 +173,7 @@ class Error:
 
 
 Ending: TypeAlias = Done | Error
-Event: TypeAlias = Queued | Started | Step | Preview | Image | Ending
+Event: TypeAlias = Queued | Started | Step | Preview | Image | Pause | Ending
 
 
 class RequestError(Exception):
@@ -293,8 +298,10 @@ class Generator(Protocol):
         """
 
     @abstractmethod
-    def events(self, request_id: str) -> AsyncGenerator[Event]:
+    def events(self, request_id: str, pause_s: float | None = None) -> AsyncGenerator[Event]:
         """Yield the current state of a request, then its further events, up to `Done` or `Error`.
+
+        With `pause_s`, a `Pause` follows every so many seconds without an event.
 
         Several clients may follow a request, at any time until its result is forgotten. A slow
         client misses outdated steps, previews and queue positions, but no other events. When the

@@ -97,8 +97,10 @@ def end_late() -> None:
     """Delay the end of every request's events."""
     told = RequestLifecycle.events
 
-    def events(self: RequestLifecycle, request_id: str) -> AsyncGenerator[Event]:
-        return ending_late(told(self, request_id))
+    def events(
+        self: RequestLifecycle, request_id: str, pause_s: float | None = None
+    ) -> AsyncGenerator[Event]:
+        return ending_late(told(self, request_id, pause_s))
 
     RequestLifecycle.events = events
 

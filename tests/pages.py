@@ -125,7 +125,7 @@ class StandIn:
         if self._refusal:
             raise self._refusal
 
-    async def events(self, request_id: str) -> AsyncGenerator[Event]:
+    async def events(self, request_id: str, pause_s: float | None = None) -> AsyncGenerator[Event]:
         if request_id not in (request.id for request in self.asked):
             raise RequestError(untranslated("gone"), ErrorKind.UNKNOWN)
         request = self.asked[-1]

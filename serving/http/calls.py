@@ -22,6 +22,7 @@ from serving.generator import (
     Event,
     Generator,
     Image,
+    Pause,
     Request,
     RequestError,
     new_id,
@@ -31,6 +32,7 @@ from serving.messages import Code, Message
 
 T = TypeVar("T")
 
+PAUSE_S = 15.0  # between two signs of a call that is answered with a stream
 # Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.
 PATIENCE_S = 120.0
 _PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
@@ -120,23 +122,19 @@ def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:
 
 
 async def drawn(
-    generator: Generator,
-    facts: Facts,
-    parts: Sequence[Request],
-    first_events: AsyncGenerator[Event],
+    generator: Generator, facts: Facts, parts: Sequence[Request]
 ) -> AsyncGenerator[Event]:
     """Yield the events of all parts, with the pictures numbered across the parts.
 
     Each part is submitted when the one before it is done, so that a call has one place in the
-    queue. `first_events` has the events of the first part, which is submitted already.
+    queue.
 
     Raises:
         RequestError: if a part is refused or ends without its pictures; no other part follows.
     """
     num_done = 0
     for part in parts:
-        followed = await admitted(generator, part, facts) if num_done else first_events
-        async with aclosing(followed) as events:
+        async with aclosing(followed(generator, facts, part, patient=num_done > 0)) as events:
             async for event in events:
                 if isinstance(event, Error):
                     raise as_refusal(event)
@@ -148,10 +146,13 @@ async def drawn(
         num_done += part.images or 0
 
 
-async def admitted(generator: Generator, part: Request, facts: Facts) -> AsyncGenerator[Event]:
-    """Submit a later part of a call that began with `model`, and return its events.
+async def followed(
+    generator: Generator, facts: Facts, part: Request, *, patient: bool
+) -> AsyncGenerator[Event]:
+    """Submit a part of a call that began with these facts, and yield its events, with pauses.
 
-    While there is no room for it, wait: a failure would lose the pictures already drawn.
+    With `patient`, wait while there is no room for it: a failure would lose the pictures already
+    drawn.
 
     Raises:
         RequestError: if another model draws now, if the part is refused for another reason, or if
@@ -163,10 +164,14 @@ async def admitted(generator: Generator, part: Request, facts: Facts) -> AsyncGe
             raise RequestError(Message(Code.REPLACED), ErrorKind.UNAVAILABLE)
         try:
             await generator.submit(part)
-            return generator.events(part.id)
+            break
         except RequestError as error:
             wait_s = max(1.0, error.retry_after_s or 0.0)
-            no_room = error.kind in _PASSING
-            if not no_room or time.monotonic() + wait_s > deadline:
+            may_wait = patient and error.kind in _PASSING
+            if not may_wait or time.monotonic() + wait_s > deadline:
                 raise
-        await asyncio.sleep(wait_s)
+        yield Pause()
+        await asyncio.sleep(min(wait_s, PAUSE_S))
+    async with aclosing(generator.events(part.id, PAUSE_S)) as events:
+        async for event in events:
+            yield event

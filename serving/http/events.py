@@ -14,7 +14,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pipeline.errors import InputError
 from pipeline.text.explanation import Explanation, explain
 from serving.generator import ErrorKind, Event, Generator, Length, Pictured, RequestError
-from serving.http import bodies, schemas
+from serving.http import bodies, limits, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
 from serving.http.calls import while_connected
@@ -48,7 +48,7 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
 
     routes = APIRouter(prefix="/v1", dependencies=[Depends(no_loop)])
 
-    async def submitted(sender: HttpRequest, response: Response) -> Followed:
+    async def submitted(sender: HttpRequest, response: Response) -> AsyncGenerator[Followed]:
         async with bodies.received(sender, schemas.GenerateBody) as body:
             request = schemas.to_request(
                 body,
@@ -64,10 +64,14 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         # Not X-Request-Id, which proxies set to values of their own.
         response.headers["Content-Location"] = f"/v1/requests/{request.id}"
         # Follow it before the answer begins: it may end, and be forgotten, in between.
-        return await following(request.id)
+        async with aclosing(generator.events(request.id)) as events:
+            yield request.id, events
 
-    async def following(request_id: RequestId) -> Followed:
-        return request_id, generator.events(request_id)
+    # FastAPI does not close the generator of a route whose client leaves, but the dependencies.
+    async def following(sender: HttpRequest, request_id: RequestId) -> AsyncGenerator[Followed]:
+        with limits.follower(sender, request_id):
+            async with aclosing(generator.events(request_id)) as events:
+                yield request_id, events
 
     @routes.post(
         "/generate",
@@ -83,16 +87,18 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
         `done` or `error`. Each has the request's `id`. Closing the connection stops the drawing,
         unless `keep` is set.
         """
-        async for event in _stream(*followed):
-            yield event
+        request_id, events = followed
+        async for event in events:
+            yield _sent(request_id, event)
 
     @routes.get("/requests/{request_id}", response_class=EventSourceResponse)
     async def follow(
         followed: Annotated[Followed, Depends(following)],
     ) -> AsyncIterable[ServerSentEvent]:
         """Send the current state of a request as events, then its further events."""
-        async for event in _stream(*followed):
-            yield event
+        request_id, events = followed
+        async for event in events:
+            yield _sent(request_id, event)
 
     @routes.delete("/requests/{request_id}")
     async def cancel(request_id: RequestId) -> dict[str, str]:
@@ -171,10 +177,6 @@ def _reading(explanation: Explanation) -> dict[str, Any]:
     return {"texts": texts, "loras": explanation.loras, "lists": explanation.lists}
 
 
-async def _stream(
-    request_id: str, followed: AsyncGenerator[Event]
-) -> AsyncIterable[ServerSentEvent]:
-    async with aclosing(followed) as events:
-        async for event in events:
-            name, fields = schemas.from_event(event)
-            yield ServerSentEvent(event=name, raw_data=json.dumps({"id": request_id, **fields}))
+def _sent(request_id: str, event: Event) -> ServerSentEvent:
+    name, fields = schemas.from_event(event)
+    return ServerSentEvent(event=name, raw_data=json.dumps({"id": request_id, **fields}))

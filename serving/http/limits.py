@@ -46,6 +46,27 @@ MAX_CALLS_EACH = MAX_CALLS // 4
 _ALWAYS_ANSWERED = ("/healthz", "/readyz", "/metrics")
 
 
+# One request is followed by one address so often at a time: with a page in each of several tabs.
+MOST_FOLLOWERS = 16
+_followers = once_per_loop(lambda: Shares(MAX_CALLS, MOST_FOLLOWERS))
+
+
+@contextmanager
+def follower(sender: Request, request_id: str) -> Iterator[None]:
+    """Count a follower of a request until the block ends.
+
+    Raises:
+        RequestError: if its address has too many.
+    """
+    share, shares = f"{address_of(sender)} {request_id}", _followers()
+    if not shares.take(share):
+        raise RequestError(Message(Code.TOO_MANY_CONNECTIONS), ErrorKind.TOO_MANY)
+    try:
+        yield
+    finally:
+        shares.give_back(share)
+
+
 class CallLimit:
     """Middleware that limits the calls answered at a time, in all and for each address."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from serving.generator import (
@@ -12,6 +13,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Pause,
     Preview,
     Request,
     Started,
@@ -116,8 +118,13 @@ class Record:
         # Queue positions, and steps and previews of an earlier attempt, no longer hold.
         self._state = {key: entry for key, entry in self._state.items() if isinstance(key, int)}
 
-    async def events(self, left: Callable[[], None]) -> AsyncGenerator[Event]:
-        """Yield the current state, then further events; call `left` when this follower leaves."""
+    async def events(
+        self, left: Callable[[], None], pause_s: float | None = None
+    ) -> AsyncGenerator[Event]:
+        """Yield the current state, then further events; call `left` when this follower leaves.
+
+        With `pause_s`, a `Pause` follows every so many seconds without an event.
+        """
         last_number = 0
         self.followers += 1
         self.followed = True
@@ -130,8 +137,16 @@ class Record:
                         yield event
                 if self.ending and last_number == self._count:
                     return
-                if last_number == self._count:
-                    await change.wait()
+                if last_number == self._count and not await _happens(change, pause_s):
+                    yield Pause()
         finally:
             self.followers -= 1
             left()
+
+
+async def _happens(event: asyncio.Event, within_s: float | None) -> bool:
+    """Wait for an event, and return whether it happened in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            return await event.wait()
+    return False

@@ -79,10 +79,10 @@ class Registry:
         """Return the number of requests that have not ended."""
         return len(self._records) - len(self._results)
 
-    def events(self, request_id: str) -> AsyncGenerator[Event]:
+    def events(self, request_id: str, pause_s: float | None = None) -> AsyncGenerator[Event]:
         """See `serving.generator.Generator.events`."""
         record = self.find(request_id)
-        return record.events(lambda: self._left(record))
+        return record.events(lambda: self._left(record), pause_s)
 
     def publish(self, record: Record, event: Event) -> None:
         """Send an event to the followers of a request; do nothing if the request has ended."""

@@ -4,19 +4,18 @@ A page whose connection breaks follows the request again; the browser's part is 
 `gradio_compat/network.js`. What the request has come to at its end, `ui.page.generation` shows.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from fastapi import FastAPI, Path
+from fastapi import Depends, FastAPI, Path
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 
-from serving.generator import Event, Generator, Preview, Queued, RequestError, Started, Step
-from serving.http import schemas
+from serving.generator import Event, Generator, Pause, Preview, Queued, RequestError, Started, Step
+from serving.http import limits, schemas
 from serving.requests.eta import TimeLeft
 from ui import i18n, status
 
@@ -25,58 +24,36 @@ BAR_SECONDS = 0.1
 # A page takes the connection for lost when nothing comes: say something after such a pause.
 PAUSE_SECONDS = 5.0
 
+Messages: TypeAlias = AsyncGenerator[dict[str, Any]]
+
 
 def connect(app: FastAPI, generator: Generator) -> None:
     """Add the route that sends the progress of a request until it has ended."""
 
+    # FastAPI does not close the generator of a route whose client leaves, but the dependencies.
+    async def progress(
+        request_id: Annotated[str, Path(pattern=schemas.ID)], sender: Request
+    ) -> AsyncGenerator[Messages]:
+        language = i18n.preferred(sender.headers.get("accept-language", ""))
+        with limits.follower(sender, request_id):
+            async with aclosing(_progress(generator, request_id, language)) as messages:
+                yield messages
+
     @app.get("/following/{request_id}", response_class=EventSourceResponse, include_in_schema=False)
     async def follow(
-        request_id: Annotated[str, Path(pattern=schemas.ID)], sender: Request
+        messages: Annotated[Messages, Depends(progress)],
     ) -> AsyncIterable[ServerSentEvent]:
-        language = i18n.preferred(sender.headers.get("accept-language", ""))
-        async with aclosing(_progress(generator, request_id, language)) as messages:
-            async for message in messages:
-                yield ServerSentEvent(data=message)
+        async for message in messages:
+            yield ServerSentEvent(data=message)
 
 
-async def with_pauses(
-    events: AsyncGenerator[Event], seconds: float
-) -> AsyncGenerator[Event | None]:
-    """Yield the events, and None after every pause of so many seconds."""
-    following = asyncio.ensure_future(anext(events))
-    try:
-        while True:
-            await asyncio.wait([following], timeout=seconds)
-            if not following.done():
-                yield None
-                continue
-            try:
-                event = following.result()
-            except StopAsyncIteration:
-                return
-            yield event
-            following = asyncio.ensure_future(anext(events))
-    finally:
-        following.cancel()
-        # In a task of its own: where a client has left, anyio cancels whatever is awaited here.
-        await asyncio.shield(asyncio.create_task(_closed(following, events)))
-
-
-async def _closed(following: asyncio.Future[Event], events: AsyncGenerator[Event]) -> None:
-    await asyncio.wait([following])
-    await events.aclose()
-
-
-async def _progress(
-    generator: Generator, request_id: str, language: str
-) -> AsyncGenerator[dict[str, Any]]:
+async def _progress(generator: Generator, request_id: str, language: str) -> Messages:
     """Yield the new contents of the strip and the previews, and then that the request has ended."""
     time_left, moved_at = TimeLeft(), -math.inf  # the first step is shown at once
     strip: dict[str, Any] = {}  # the newest one, sent or held back
     with suppress(RequestError):  # the page is told when it asks what the request has come to
         await generator.take_up(request_id)
-        followed = with_pauses(generator.events(request_id), PAUSE_SECONDS)
-        async with aclosing(followed) as events:
+        async with aclosing(generator.events(request_id, PAUSE_SECONDS)) as events:
             async for event in events:
                 with i18n.speaking(language):
                     message = _message(event, time_left)
@@ -86,14 +63,14 @@ async def _progress(
                     if time.monotonic() - moved_at < BAR_SECONDS:
                         continue
                     moved_at = time.monotonic()
-                if event is None:
+                if isinstance(event, Pause):
                     yield strip
                 elif message:
                     yield message
     yield {"ended": True}
 
 
-def _message(event: Event | None, time_left: TimeLeft) -> dict[str, Any]:
+def _message(event: Event, time_left: TimeLeft) -> dict[str, Any]:
     match event:
         case Queued(position, wait_s):
             return {"strip": status.busy(i18n.text("waiting", position=position, left_s=wait_s))}

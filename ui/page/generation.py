@@ -22,6 +22,7 @@ from serving.generator import (
     Event,
     Generator,
     Image,
+    Pause,
     Preview,
     Request,
     RequestError,
@@ -32,11 +33,11 @@ from serving.http import schemas
 from serving.messages import Code, Message
 from serving.requests import inputs
 from serving.requests.inputs import Input
+from serving.requests.shares import first_to_go
 from ui import i18n, start, status
 from ui.form import requests, settings
 from ui.form.fields import ALL, Fields, Visitor, element_of, size_of
 from ui.page import history
-from ui.page.following import with_pauses
 from ui.pictures import picture_panel
 from ui.pictures import saved as saved_pictures
 from ui.pictures.saved import Picture, Unfinished
@@ -114,6 +115,7 @@ class Drawing:
         self._styles = styles_for(kind)
         # The answers to presses by the ids of their requests, oldest first.
         self._answers: dict[str, asyncio.Task[tuple[Updates, Run | None]]] = {}
+        self._addresses: dict[str, str] = {}  # that they were sent from
 
     @draws
     def for_page(self, call: Call) -> Asked:
@@ -176,8 +178,11 @@ class Drawing:
         if answer is None:
             answer = asyncio.create_task(self._answered(call, request_id, ask))
             self._answers[request_id] = answer
+            self._addresses[request_id] = Visitor.behind(call.sender).address
             if len(self._answers) > MOST_PRESSES:
-                del self._answers[next(iter(self._answers))]
+                entries = ((press, address, 1) for press, address in self._addresses.items())
+                dropped_id = first_to_go(entries)
+                del self._answers[dropped_id], self._addresses[dropped_id]
         updates, _ = await asyncio.shield(answer)
         return updates
 
@@ -275,9 +280,9 @@ class Drawing:
     async def _so_far(self, request_id: str) -> list[Event]:
         """Return the events of a request that can be had without waiting."""
         events: list[Event] = []
-        async with aclosing(with_pauses(self._generator.events(request_id), 0)) as followed:
+        async with aclosing(self._generator.events(request_id, 0)) as followed:
             async for event in followed:
-                if event is None:
+                if isinstance(event, Pause):
                     break
                 events.append(event)
         return events

@@ -60,6 +60,11 @@ class Job:
         self.done += 1
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether its client wants no more of the request under way."""
+        return self.skipped or self.interrupted
+
+    @property
     def progress(self) -> float:
         """Share of the job that is done, from 0 to 1."""
         share = self.step / self.steps if self.steps else 0.0

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import RootModel
 
 from pipeline.facts import Facts
-from serving.generator import Error, Generator, Image, Request
+from serving.generator import Error, Generator, Image, Pause, Request
 from serving.http import bodies
 from serving.http.a1111 import answers, listings
 from serving.http.a1111.bodies import DrawBody, ExtrasBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
@@ -26,7 +26,7 @@ from serving.http.a1111.jobs import Job, Jobs
 from serving.http.a1111.requests import Asked, asked_of, inputs_of, single
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
-from serving.http.calls import Format, admitted, parts_of, while_connected
+from serving.http.calls import Format, followed, parts_of, while_connected
 from serving.http.errors import as_refusal
 from serving.http.limits import BoundedBody, body_of
 from serving.logs import log_fields, loggable
@@ -193,19 +193,17 @@ class DrawCalls:
         """
         job.begin(request.id)
         images: dict[int, Image] = {}
-        if job.done:  # a failure would lose the pictures already drawn
-            followed = await admitted(self._generator, request, asked.facts)
-        else:
-            await self._generator.submit(request)
-            followed = self._generator.events(request.id)
-        if job.interrupted or job.skipped:  # meanwhile
-            self._generator.cancel(request.id)
-        async with aclosing(followed) as events:
+        is_later = job.done > 0
+        async with aclosing(
+            followed(self._generator, asked.facts, request, patient=is_later)
+        ) as events:
             async for event in events:
+                if job.is_stopped and not isinstance(event, Pause):  # before it was submitted
+                    self._generator.cancel(request.id)
                 job.note(event)
                 if isinstance(event, Image):
                     images[event.index] = event
-                elif isinstance(event, Error) and not (job.interrupted or job.skipped):
+                elif isinstance(event, Error) and not job.is_stopped:
                     raise as_refusal(event)
         job.end()
         return [images[index] for index in sorted(images)]

@@ -3,11 +3,10 @@
 https://platform.openai.com/docs/api-reference/images/create
 """
 
-import asyncio
 import base64
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -18,10 +17,20 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from pydantic_core import to_json
+from starlette.background import BackgroundTask
 
 from pipeline.facts import Facts
 from pipeline.images import metadata
-from serving.generator import ErrorKind, Event, Generator, Image, Preview, Request, RequestError
+from serving.generator import (
+    ErrorKind,
+    Event,
+    Generator,
+    Image,
+    Pause,
+    Preview,
+    Request,
+    RequestError,
+)
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
@@ -37,7 +46,6 @@ log = logging.getLogger(__name__)
 
 # How far to redraw a picture unless a call says so: its masked part, and one without a prompt.
 MASKED_STRENGTH, VARIATION_STRENGTH = 1.0, 0.6
-COMMENT_S = 15.0
 _DESCRIBED = ("title", "prediction_type", "hash", "text")
 # Nothing is charged by the token, but a client may rely on the field.
 _USAGE = {
@@ -98,9 +106,8 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         if names := ignored(body, facts.model_names):
             text = ", ".join(names)
             log.info("Ignored in an OpenAI request: %s", text, extra=log_fields(parts[0]))
-        await generator.submit(parts[0])
-        # Follow it before the answer begins: it may end, and be forgotten, in between.
-        events = drawn(generator, facts, parts, generator.events(parts[0].id))
+        events = drawn(generator, facts, parts)
+        await anext(events)  # the first part is taken in now, or refused before the answer begins
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
         output = Format(body.output_format or "png", quality, encoder)
         common_fields = {
@@ -117,7 +124,9 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         if body.stream:
             fields = common_fields | {"quality": "auto"}  # OpenAI's types have it only here
             stream = _stream(events, kind, fields, output, body.partial_images or 0, urls)
-            return StreamingResponse(_commented(stream), media_type="text/event-stream")
+            # Starlette does not close a stream whose client leaves while it is sent something.
+            closing = BackgroundTask(stream.aclose)
+            return StreamingResponse(stream, media_type="text/event-stream", background=closing)
         contents = await while_connected(sender, _finished(events, output))
         data = [{"url": url} for url in urls(contents)] if urls else [*map(_entry, contents)]
         return JSONResponse({"created": int(time.time()), "data": data} | common_fields)
@@ -209,7 +218,9 @@ async def _stream(
     try:
         async with aclosing(followed) as events:
             async for event in events:
-                if isinstance(event, Preview) and previews < partial_images:
+                if isinstance(event, Pause):  # proxies close a stream silent for a minute
+                    yield KEEPALIVE_COMMENT
+                elif isinstance(event, Preview) and previews < partial_images:
                     fields = common_fields | {"output_format": "jpeg"}
                     name = f"{kind}.partial_image"
                     yield picture(name, event.jpegs[0], **fields, partial_image_index=previews)
@@ -224,29 +235,6 @@ async def _stream(
         yield _event("error", error_body(error.kind, error.message, error.field))
     else:
         yield format_sse_event(data_str="[DONE]")
-
-
-async def _commented(parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the parts, and comments between them: proxies close a stream silent for a minute."""
-    task: asyncio.Task[bytes | None] | None = None
-    try:
-        while True:
-            task = asyncio.create_task(_next(parts))
-            while not (await asyncio.wait([task], timeout=COMMENT_S))[0]:
-                yield KEEPALIVE_COMMENT
-            part = task.result()
-            if part is None:
-                return
-            yield part
-    finally:
-        if task is not None and not task.done():
-            task.cancel()  # this closes `parts` too
-        else:
-            await parts.aclose()
-
-
-async def _next(parts: AsyncGenerator[bytes]) -> bytes | None:
-    return await anext(parts, None)
 
 
 def _event(name: str, fields: dict[str, Any]) -> bytes:

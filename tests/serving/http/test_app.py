@@ -22,8 +22,7 @@ from PIL import Image as Pillow
 from serving.generator import Done, Image, Preview, Request
 from serving.generators import local
 from serving.generators.local import LocalDrawer
-from serving.http import app, limits, middleware, timeouts
-from serving.http.openai import routes
+from serving.http import app, calls, limits, middleware, timeouts
 from serving.messages import Code, Message
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
@@ -779,7 +778,7 @@ def test_openai_stream(client: openai.OpenAI):
 
 def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
     """The stream sends pings while it waits, which OpenAI's client ignores."""
-    monkeypatch.setattr(routes, "COMMENT_S", 0.1)
+    monkeypatch.setattr(calls, "PAUSE_S", 0.1)
     body = {"prompt": "a star", "stream": True}
     with serve(held=True) as site, ThreadPoolExecutor() as pool:
         client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)

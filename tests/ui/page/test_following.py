@@ -1,11 +1,14 @@
 """The progress of a request, as a page follows it."""
 
 import asyncio
+import gc
 import json
 import re
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -14,13 +17,19 @@ from serving.generator import (
     Done,
     ErrorKind,
     Event,
+    Pause,
     Preview,
     Queued,
     RequestError,
     Started,
     Step,
 )
+from serving.http import app as http_app
+from serving.http.limits import MOST_FOLLOWERS
 from serving.messages import untranslated
+from serving.metrics import Observer
+from tests.generators import request
+from tests.web import serve, wait_until
 from ui import i18n, status
 from ui.page import following
 
@@ -41,12 +50,13 @@ class StandIn:
             raise self._refusal
         self.taken_up.append(request_id)
 
-    async def events(self, request_id: str) -> AsyncGenerator[Event]:
+    async def events(self, request_id: str, pause_s: float | None = None) -> AsyncGenerator[Event]:
         try:
             for event in self._events:
                 yield event
-            if not self._events or not isinstance(self._events[-1], Done):
-                await asyncio.Event().wait()
+            while not self._events or not isinstance(self._events[-1], Done):
+                await asyncio.sleep(0)
+                yield Pause()
         finally:
             self.left = True
 
@@ -116,8 +126,7 @@ def test_a_request_that_cannot_be_followed_has_ended(kind: ErrorKind):
     assert followed(stand_in) == [{"ended": True}]
 
 
-def test_a_silent_request_sends_its_strip_again_and_is_left(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(following, "PAUSE_SECONDS", 0.01)
+def test_a_silent_request_sends_its_strip_again_and_is_left():
     stand_in: Any = StandIn(Queued(1, None))
 
     async def leave() -> list[dict[str, Any]]:
@@ -145,3 +154,33 @@ def test_the_route_sends_events():
     with i18n.speaking("de"):
         assert i18n.text("starting", attempt=1) in first["strip"]
     assert last == {"ended": True}
+
+
+def test_few_of_an_address_follow_a_request_and_leave_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    build = http_app.build
+
+    def with_page(generator: Any, observer: Observer) -> FastAPI:
+        app = build(generator, observer)
+        following.connect(app, generator)
+        return app
+
+    monkeypatch.setattr(http_app, "build", with_page)
+    with serve(held=True) as site, ExitStack() as followers:
+        generator = site.server._generator
+        submitting = generator.submit(request(id=ID, keep=True))
+        asyncio.run_coroutine_threadsafe(submitting, site.loop).result(60)
+        for path in (f"/v1/requests/{ID}", f"/following/{ID}") * (MOST_FOLLOWERS // 2):
+            answer = followers.enter_context(httpx.stream("GET", site.url + path))
+            assert answer.status_code == 200
+        refused = httpx.get(f"{site.url}/following/{ID}")
+        assert (refused.status_code, "Retry-After" in refused.headers) == (429, True)
+        assert refused.json()["error"]["message_code"] == "too_many_connections"
+        followers.close()
+        record = generator._registry.find(ID)  # type: ignore[attr-defined]
+        wait_until(lambda: not record.followers)
+        site.loop.call_soon_threadsafe(gc.collect)
+        with httpx.stream("GET", f"{site.url}/following/{ID}") as again:
+            assert again.status_code == 200
+    assert "never retrieved" not in caplog.text

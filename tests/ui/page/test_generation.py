@@ -13,6 +13,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -27,6 +28,7 @@ from serving.generator import (
     ErrorKind,
     Event,
     Image,
+    Pause,
     Queued,
     Request,
     RequestError,
@@ -269,7 +271,9 @@ def test_too_many_lines_and_none(prompt: str, said: str):
 
 def test_each_picture_of_several_has_its_own_caption():
     class Several(StandIn):
-        async def events(self, request_id: str) -> AsyncGenerator[Event]:
+        async def events(
+            self, request_id: str, pause_s: float | None = None
+        ) -> AsyncGenerator[Event]:
             for i, prompt in enumerate(self.asked[-1].prompt):
                 settings = {**said_of(self.asked[-1], 7 + i), "prompt": prompt}
                 yield Image(i, b"png", 7 + i, settings)
@@ -450,7 +454,7 @@ def test_a_page_loaded_anew_finds_its_request_again():
 def test_a_page_loaded_anew_follows_a_request_under_way(monkeypatch: pytest.MonkeyPatch):
     async def waiting(*_: object) -> AsyncGenerator[Event]:
         yield Queued(1, None)
-        await asyncio.Event().wait()
+        yield Pause()
 
     monkeypatch.setattr(StandIn, "events", waiting)
     drawing = Drawing(StandIn(), Kind.MINIATURE)
@@ -529,6 +533,21 @@ def test_few_presses_are_remembered(monkeypatch: pytest.MonkeyPatch):
     drawing = Drawing(StandIn(), Kind.MINIATURE)
     ids = [pressed(drawing)["relay"]["request"] for _ in range(3)]
     assert list(drawing._answers) == ids[1:]
+
+
+def test_one_address_does_not_make_the_page_forget_presses_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(generation, "MOST_PRESSES", 2)
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    values = {**OTHERS, "randomise": False} | VALUES
+    ids = []
+    for address in ("192.0.2.1", "192.0.2.2", "192.0.2.2"):
+        call = call_with(**Fields(**values).shown())
+        sender: Any = SimpleNamespace(session_hash="", client=SimpleNamespace(host=address))
+        updates = asyncio.run(drawing.for_page(replace(call, sender=sender)))
+        ids.append(updates["relay"]["request"])
+    assert list(drawing._answers) == [ids[0], ids[2]]
 
 
 def test_stop_stops_that_request():
@@ -663,7 +682,9 @@ def test_variations_of_a_picture():
 
 def test_variations_are_told_apart():
     class Varied(StandIn):
-        async def events(self, request_id: str) -> AsyncGenerator[Event]:
+        async def events(
+            self, request_id: str, pause_s: float | None = None
+        ) -> AsyncGenerator[Event]:
             for i in range(2):
                 about = {"variation_seed": 3 + i, "variation_strength": 0.5}
                 yield Image(i, b"png", 7, said_of(self.asked[-1], 7) | about)
