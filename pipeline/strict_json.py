@@ -12,6 +12,7 @@ from typing import Any, cast
 from pipeline.errors import CheckpointError
 
 LARGEST = 2**20  # limit of a count or width in a configuration; more is a mistake or an attack
+MOST = 2**24  # characters of a file
 
 
 def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -27,6 +28,14 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def _read(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MOST + 1)
+    if len(text) > MOST:
+        raise ValueError(f"it has more than {MOST} characters")
+    return text
+
+
 class StrictJson:
     """A JSON file whose keys are taken one at a time; `finish` refuses the keys that are left.
 
@@ -38,7 +47,7 @@ class StrictJson:
     def __init__(self, path: Path | str, text: str | None = None):
         self.where = str(path)
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8") if text is None else text)
+            values = json.loads(_read(Path(path)) if text is None else text)
         except FileNotFoundError:
             raise CheckpointError(f"{path}: this file is missing from the checkpoint") from None
         except (OSError, ValueError, RecursionError) as error:
