@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
 
 from pipeline.facts import Facts
 from serving.generator import (
     Done,
     Error,
+    ErrorKind,
     Event,
     Request,
+    RequestError,
 )
 from serving.generators.client import Client
 from serving.generators.local import LocalDrawer
 from serving.generators.remote import RemoteDrawer
+from serving.messages import Code
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
@@ -101,6 +106,15 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+@contextmanager
+def refuses(reason: ErrorKind | Code) -> Iterator[None]:
+    """Check that what is asked inside this context is refused with a kind or a code of errors."""
+    with pytest.raises(RequestError) as caught:
+        yield
+    error = caught.value
+    assert (error.kind if isinstance(reason, ErrorKind) else error.message.code) is reason
 
 
 def ending(events: list[Event]) -> Event:

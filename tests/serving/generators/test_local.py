@@ -45,10 +45,12 @@ from tests.generators import (
     ending,
     follow,
     local_generator,
+    refuses,
     request,
     run,
     until,
 )
+from tests.run_by import run_alone, run_by
 from tests.web import skip
 
 # --- one request ---
@@ -70,18 +72,16 @@ def test_from_the_queue_to_the_pictures():
     assert images[1].settings["seed"] == 8
 
 
-def test_every_step_is_published():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = request()
-        await generator.submit(wanted)
-        events = generator.events(wanted.id)
-        assert await anext(events) == Started(1)
-        for done in (1, 2, 3, 4):
-            pipe.let_step()
-            assert await anext(events) == Step(done, 4)
-        await events.aclose()
-
-    run(test, held=True)
+@run_by(run, held=True)
+async def test_every_step_is_published(generator: RequestLifecycle, pipe: FakePipeline):
+    wanted = request()
+    await generator.submit(wanted)
+    events = generator.events(wanted.id)
+    assert await anext(events) == Started(1)
+    for done in (1, 2, 3, 4):
+        pipe.let_step()
+        assert await anext(events) == Step(done, 4)
+    await events.aclose()
 
 
 @pytest.mark.parametrize("safety_checker", [False, True])
@@ -149,15 +149,15 @@ def test_an_error_ends_its_request_and_no_other(
         ({"size": (1024, 8)}, "size", "size is 1024x8; here it can only be 8x8"),
     ],
 )
-def test_refused_before_it_waits(changes: dict[str, Any], field: str, said: str):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        with pytest.raises(RequestError) as refused:
-            await generator.submit(request(**changes))
-        assert refused.value.field == field
-        assert said in str(refused.value)
-        assert generator.load.waiting == 0
-
-    run(test)
+@run_by(run)
+async def test_refused_before_it_waits(
+    generator: RequestLifecycle, pipe: FakePipeline, changes: dict[str, Any], field: str, said: str
+):
+    with pytest.raises(RequestError) as refused:
+        await generator.submit(request(**changes))
+    assert refused.value.field == field
+    assert said in str(refused.value)
+    assert generator.load.waiting == 0
 
 
 # --- sizes ---
@@ -190,7 +190,8 @@ def test_more_sizes_once_they_are_ready(caplog: pytest.LogCaptureFixture):
     assert "Pictures of 13x8 cannot be drawn" in caplog.text
 
 
-def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
+@run_by(run_alone)
+async def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
     compiled = threading.Event()
 
     class Compiling(FakePipeline):
@@ -200,19 +201,15 @@ def test_stuck_in_the_first_run_of_a_size_but_not_while_it_is_compiled():
     pipe = Compiling(held=True)
     limits = Limits(running_s=0.0)  # stuck after any time at all
     generator = local_generator(pipe.as_pipeline(), limits, Observer(), more_sizes=((16, 8),))
-
-    async def test() -> None:
-        await generator.open()
-        await until(lambda: generator.at_work)
-        assert not generator.stuck
-        compiled.set()
-        await until(lambda: generator.stuck)
-        pipe.let_all()
-        await until(lambda: not generator.facts.coming_sizes)
-        await until(lambda: not generator.stuck)
-        await generator.close(PATIENCE_S)
-
-    asyncio.run(test())
+    await generator.open()
+    await until(lambda: generator.at_work)
+    assert not generator.stuck
+    compiled.set()
+    await until(lambda: generator.stuck)
+    pipe.let_all()
+    await until(lambda: not generator.facts.coming_sizes)
+    await until(lambda: not generator.stuck)
+    await generator.close(PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -258,58 +255,53 @@ def refused_with(places: int) -> Iterator[pytest.ExceptionInfo[RequestError]]:
     assert refused.value.message.params["places"] == places
 
 
-def test_a_full_queue_is_refused_with_a_time_to_come_back():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        await draw(generator, request())  # so that the speed is known
-        pipe.held = True
-        for _ in range(3):
-            await generator.submit(request())
-            await until(lambda: generator.load.running == 1)
-        assert not generator.load.has_room
-        with refused_with(places=2) as refused:
-            await generator.submit(request())
-        assert str(refused.value).startswith("The queue is full")
-        assert refused.value.retry_after_s is not None
+@run_by(run, max_waiting=2)
+async def test_a_full_queue_is_refused_with_a_time_to_come_back(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    await draw(generator, request())  # so that the speed is known
+    pipe.held = True
+    for _ in range(3):
+        await generator.submit(request())
+        await until(lambda: generator.load.running == 1)
+    assert not generator.load.has_room
+    with refused_with(places=2) as refused:
+        await generator.submit(request())
+    assert str(refused.value).startswith("The queue is full")
+    assert refused.value.retry_after_s is not None
 
-    run(test, max_waiting=2)
 
-
-def test_no_visitor_can_take_all_places():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
+@run_by(run, held=True, max_waiting=8)
+async def test_no_visitor_can_take_all_places(generator: RequestLifecycle, pipe: FakePipeline):
+    await generator.submit(request(visitor="greedy"))
+    await until(lambda: generator.load.running == 1)
+    for _ in range(4):
         await generator.submit(request(visitor="greedy"))
-        await until(lambda: generator.load.running == 1)
-        for _ in range(4):
-            await generator.submit(request(visitor="greedy"))
-        with refused_with(places=4):
-            await generator.submit(request(visitor="greedy"))
+    with refused_with(places=4):
+        await generator.submit(request(visitor="greedy"))
+    await generator.submit(request(visitor="patient"))
+    with refused_with(places=4):
         await generator.submit(request(visitor="patient"))
-        with refused_with(places=4):
-            await generator.submit(request(visitor="patient"))
-        await generator.submit(request(visitor="another"))
-        with refused_with(places=6):
-            await generator.submit(request(visitor="the last"))
-
-    run(test, held=True, max_waiting=8)
+    await generator.submit(request(visitor="another"))
+    with refused_with(places=6):
+        await generator.submit(request(visitor="the last"))
 
 
-def test_no_address_can_take_all_places():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        await generator.submit(request(address="greedy"))
-        await until(lambda: generator.load.running == 1)
-        for i in range(6):
-            await generator.submit(request(address="greedy", visitor=f"made up {i}"))
-        with refused_with(places=6):
-            await generator.submit(request(address="greedy", visitor="another"))
-        for address in ("patient", "quiet"):
-            await generator.submit(request(address=address, prompt=address))
-        with refused_with(places=8):
-            await generator.submit(request(address="the last"))
-        pipe.let_all()
-        await until(lambda: len(pipe.calls) == 9)
-        prompts = [call["prompt"] for call in pipe.calls]
-        assert prompts.index("patient") <= 3
-
-    run(test, held=True, max_waiting=8)
+@run_by(run, held=True, max_waiting=8)
+async def test_no_address_can_take_all_places(generator: RequestLifecycle, pipe: FakePipeline):
+    await generator.submit(request(address="greedy"))
+    await until(lambda: generator.load.running == 1)
+    for i in range(6):
+        await generator.submit(request(address="greedy", visitor=f"made up {i}"))
+    with refused_with(places=6):
+        await generator.submit(request(address="greedy", visitor="another"))
+    for address in ("patient", "quiet"):
+        await generator.submit(request(address=address, prompt=address))
+    with refused_with(places=8):
+        await generator.submit(request(address="the last"))
+    pipe.let_all()
+    await until(lambda: len(pipe.calls) == 9)
+    assert [call["prompt"] for call in pipe.calls].index("patient") <= 3
 
 
 def test_visitors_take_turns_and_know_their_place():
@@ -329,25 +321,23 @@ def test_visitors_take_turns_and_know_their_place():
     assert order == ["greedy 0", "greedy 1", "patient", "greedy 2", "greedy 3"]
 
 
-def test_expected_wait_grows_with_the_place():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        await draw(generator, request())  # so that the speed is known
-        pipe.held = True
-        await generator.submit(request())
-        await until(lambda: generator.load.running == 1)
-        waits = []
-        for steps in (1, 10, 4):
-            wanted = request(num_inference_steps=steps, keep=True)
-            await generator.submit(wanted)
-            event = await anext(generator.events(wanted.id))
-            assert isinstance(event, Queued)
-            waits.append(event.expected_wait_s)
-        # Waits in steps: 4 of the running request, then 4 + 1, then 4 + 1 + 10.
-        step_s = waits[0] / 4
-        assert waits == pytest.approx([4 * step_s, 5 * step_s, 15 * step_s])
-        assert step_s > 0
-
-    run(test)
+@run_by(run)
+async def test_expected_wait_grows_with_the_place(generator: RequestLifecycle, pipe: FakePipeline):
+    await draw(generator, request())  # so that the speed is known
+    pipe.held = True
+    await generator.submit(request())
+    await until(lambda: generator.load.running == 1)
+    waits = []
+    for steps in (1, 10, 4):
+        wanted = request(num_inference_steps=steps, keep=True)
+        await generator.submit(wanted)
+        event = await anext(generator.events(wanted.id))
+        assert isinstance(event, Queued)
+        waits.append(event.expected_wait_s)
+    # Waits in steps: 4 of the running request, then 4 + 1, then 4 + 1 + 10.
+    step_s = waits[0] / 4
+    assert waits == pytest.approx([4 * step_s, 5 * step_s, 15 * step_s])
+    assert step_s > 0
 
 
 def test_speed_follows_what_is_recent():
@@ -437,123 +427,116 @@ def test_changes_that_come_close_together_are_told_as_one(monkeypatch: pytest.Mo
     run(test, held=True)
 
 
-def test_a_full_house_looks_at_no_turns(monkeypatch: pytest.MonkeyPatch):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        await generator.submit(request(images=2))
-        await until(lambda: generator.load.slots_in_use == 2)
-        monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S, raising=False)
-        asked: list[Record] = []
-        monkeypatch.setattr(drawer_of(generator), "place", asked.append)
-        await generator.submit(request(images=2))
-        await generator.submit(request(images=2))
-        assert asked == []
-
-    run(test, held=True)
-
-
-def test_visitors_far_from_the_front_are_told_their_places_in_a_while():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        requests = [request(visitor=str(i), images=1) for i in range(2 * lifecycle.FRONT)]
-        for each in requests:
-            await generator.submit(each)
-        waiting = generator.load.waiting
-        assert waiting > lifecycle.FRONT
-        following = asyncio.create_task(anext(generator.events(requests[-1].id)))
-        await asyncio.sleep(0)
-        assert not following.done()
-        await skip(lifecycle.TOLD_S)
-        await skip(lifecycle.PAUSE_S)
-        assert await following == Queued(waiting, None)
-
-    run(test, held=True, max_waiting=1000)
+@run_by(run, held=True)
+async def test_a_full_house_looks_at_no_turns(
+    generator: RequestLifecycle, pipe: FakePipeline, monkeypatch: pytest.MonkeyPatch
+):
+    await generator.submit(request(images=2))
+    await until(lambda: generator.load.slots_in_use == 2)
+    monkeypatch.setattr(lifecycle, "TOLD_S", PATIENCE_S, raising=False)
+    asked: list[Record] = []
+    monkeypatch.setattr(drawer_of(generator), "place", asked.append)
+    await generator.submit(request(images=2))
+    await generator.submit(request(images=2))
+    assert asked == []
 
 
-def test_a_refused_duplicate_costs_no_token():
-    async def test() -> None:
-        generator = local_generator(
-            FakePipeline().as_pipeline(), Limits(rate_per_address=2), Observer()
-        )
-        first = request(address="1.1.1.1")
-        await draw(generator, first)
-        await until(lambda: not generator._tasks)
-        for _ in range(3):
-            with pytest.raises(RequestError) as refused:
-                await generator.submit(first)
-            assert refused.value.kind is ErrorKind.DUPLICATE
-        await draw(generator, request(address="1.1.1.1"))
-        await generator.close(PATIENCE_S)
+@run_by(run, held=True, max_waiting=1000)
+async def test_visitors_far_from_the_front_are_told_their_places_in_a_while(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    requests = [request(visitor=str(i), images=1) for i in range(2 * lifecycle.FRONT)]
+    for each in requests:
+        await generator.submit(each)
+    waiting = generator.load.waiting
+    assert waiting > lifecycle.FRONT
+    following = asyncio.create_task(anext(generator.events(requests[-1].id)))
+    await asyncio.sleep(0)
+    assert not following.done()
+    await skip(lifecycle.TOLD_S)
+    await skip(lifecycle.PAUSE_S)
+    assert await following == Queued(waiting, None)
 
-    asyncio.run(test())
+
+@run_by(run_alone)
+async def test_a_refused_duplicate_costs_no_token():
+    generator = local_generator(
+        FakePipeline().as_pipeline(), Limits(rate_per_address=2), Observer()
+    )
+    first = request(address="1.1.1.1")
+    await draw(generator, first)
+    await until(lambda: not generator._tasks)
+    for _ in range(3):
+        with refuses(ErrorKind.DUPLICATE):
+            await generator.submit(first)
+    await draw(generator, request(address="1.1.1.1"))
+    await generator.close(PATIENCE_S)
 
 
-def test_an_id_is_not_used_again_while_its_last_step_runs():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        pipe.stuck = True
-        first = request()
-        await generator.submit(first)
-        await until(lambda: pipe.calls)
-        generator.cancel(first.id)
-        with pytest.raises(RequestError) as unknown:  # its result was not kept
-            generator.events(first.id)
-        assert unknown.value.kind is ErrorKind.UNKNOWN
-        with pytest.raises(RequestError) as refused:
+@run_by(run, held=True, kept=0)
+async def test_an_id_is_not_used_again_while_its_last_step_runs(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    pipe.stuck = True
+    first = request()
+    await generator.submit(first)
+    await until(lambda: pipe.calls)
+    generator.cancel(first.id)
+    with refuses(ErrorKind.UNKNOWN):  # its result was not kept
+        generator.events(first.id)
+    with refuses(ErrorKind.DUPLICATE):
+        await generator.submit(request(id=first.id))
+    pipe.let_step()
+    pipe.stuck = False
+
+    async def taken_in() -> bool:
+        try:
             await generator.submit(request(id=first.id))
-        assert refused.value.kind is ErrorKind.DUPLICATE
-        pipe.let_step()
-        pipe.stuck = False
+        except RequestError:
+            return False
+        return True
 
-        async def taken_in() -> bool:
-            try:
-                await generator.submit(request(id=first.id))
-            except RequestError:
-                return False
-            return True
-
-        async with asyncio.timeout(PATIENCE_S):
-            while not await taken_in():
-                await asyncio.sleep(0.001)
-        await until(lambda: len(pipe.calls) == 2)
-        # The cancellation must stop the new request.
-        generator.cancel(first.id)
-        await until(lambda: not generator.load.running)
-        assert ending(await draw(generator, request("refuse", keep=True))) == Error(
-            ErrorKind.INVALID, untranslated("not this")
-        )
-
-    run(test, held=True, kept=0)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await taken_in():
+            await asyncio.sleep(0.001)
+    await until(lambda: len(pipe.calls) == 2)
+    # The cancellation must stop the new request.
+    generator.cancel(first.id)
+    await until(lambda: not generator.load.running)
+    assert ending(await draw(generator, request("refuse", keep=True))) == Error(
+        ErrorKind.INVALID, untranslated("not this")
+    )
 
 
-def test_cancelled_while_waiting_and_while_drawn():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        drawn, waiting = request(), request()
-        await generator.submit(drawn)
-        await until(lambda: generator.load.running == 1)
-        await generator.submit(waiting)
-        await until(lambda: pipe.calls)
-        for wanted in (waiting, drawn):
-            generator.cancel(wanted.id)
-            said = ending(await follow(generator, wanted.id))
-            assert said == Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
-        generator.cancel(drawn.id)  # cancelling again changes nothing
-        pipe.let_all()
-        assert ending(await draw(generator, request())) == Done("the end")
-        assert len(pipe.calls) == 2
-        assert pipe.steps <= 1 + 4
+@run_by(run, held=True)
+async def test_cancelled_while_waiting_and_while_drawn(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    drawn, waiting = request(), request()
+    await generator.submit(drawn)
+    await until(lambda: generator.load.running == 1)
+    await generator.submit(waiting)
+    await until(lambda: pipe.calls)
+    for wanted in (waiting, drawn):
+        generator.cancel(wanted.id)
+        said = ending(await follow(generator, wanted.id))
+        assert said == Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
+    generator.cancel(drawn.id)  # cancelling again changes nothing
+    pipe.let_all()
+    assert ending(await draw(generator, request())) == Done("the end")
+    assert len(pipe.calls) == 2
+    assert pipe.steps <= 1 + 4
 
-    run(test, held=True)
 
-
-def test_deadlines():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        drawn, waiting = request(), request()
-        await generator.submit(drawn)
-        await generator.submit(waiting)
-        said = ending(await follow(generator, waiting.id))
-        assert said == Error(ErrorKind.DEADLINE, Message(Code.NOT_STARTED, {"seconds": 0.05}))
-        said = ending(await follow(generator, drawn.id))
-        assert said == Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 0.5}))
-
-    run(test, held=True, waiting_s=0.05, running_s=0.5)
+@run_by(run, held=True, waiting_s=0.05, running_s=0.5)
+async def test_deadlines(generator: RequestLifecycle, pipe: FakePipeline):
+    drawn, waiting = request(), request()
+    await generator.submit(drawn)
+    await generator.submit(waiting)
+    said = ending(await follow(generator, waiting.id))
+    assert said == Error(ErrorKind.DEADLINE, Message(Code.NOT_STARTED, {"seconds": 0.05}))
+    said = ending(await follow(generator, drawn.id))
+    assert said == Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 0.5}))
 
 
 @pytest.mark.parametrize(("keep", "grace_s"), [(False, 60.0), (True, 0.02)])
@@ -571,114 +554,110 @@ def test_a_visitor_who_is_gone_frees_the_place(keep: bool, grace_s: float):
     run(test, held=True, grace_s=grace_s)
 
 
-def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = request(keep=True)
-        await generator.submit(wanted)
+@run_by(run, held=True, grace_s=0.02)
+async def test_a_request_that_was_abandoned_is_drawn_when_its_visitor_is_back(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = request(keep=True)
+    await generator.submit(wanted)
+    events = generator.events(wanted.id)
+    await anext(events)
+    await generator.take_up(wanted.id)  # it is still under way
+    await events.aclose()
+    await until(lambda: generator.load.running + generator.load.waiting == 0)
+    pipe.let_all()
+    await generator.take_up(wanted.id)
+    said = await follow(generator, wanted.id)
+    assert [event.seed for event in said if isinstance(event, Image)] == [7, 8]
+    assert ending(said) == Done("the end")
+    await generator.take_up(wanted.id)  # its pictures are kept
+    assert generator.load.running + generator.load.waiting == 0
+    with pytest.raises(RequestError, match=re.escape(str(Message(Code.UNKNOWN_REQUEST)))):
+        await generator.take_up("of nobody")
+
+
+@run_by(run, held=True, grace_s=30.0)
+async def test_a_request_to_be_kept_survives_a_reload(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = request(keep=True)
+    await generator.submit(wanted)
+    events = generator.events(wanted.id)
+    await anext(events)
+    pipe.let_step(2)
+    while await anext(events) != Step(2, 4):
+        pass
+    await events.aclose()
+    await skip(29)
+    again = generator.events(wanted.id)
+    assert [await anext(again), await anext(again)] == [Started(1), Step(2, 4)]
+    pipe.let_all()
+    assert ending([event async for event in again]) == Done("the end")
+
+
+@run_by(run, held=True, grace_s=10.0)
+async def test_returning_restarts_the_time_to_keep_a_request(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = request(keep=True)
+    await generator.submit(wanted)
+    for _ in range(5):
         events = generator.events(wanted.id)
         await anext(events)
-        await generator.take_up(wanted.id)  # it is still under way
         await events.aclose()
-        await until(lambda: generator.load.running + generator.load.waiting == 0)
-        pipe.let_all()
-        await generator.take_up(wanted.id)
-        said = await follow(generator, wanted.id)
-        assert [event.seed for event in said if isinstance(event, Image)] == [7, 8]
-        assert ending(said) == Done("the end")
-        await generator.take_up(wanted.id)  # its pictures are kept
-        assert generator.load.running + generator.load.waiting == 0
-        with pytest.raises(RequestError, match=re.escape(str(Message(Code.UNKNOWN_REQUEST)))):
-            await generator.take_up("of nobody")
-
-    run(test, held=True, grace_s=0.02)
-
-
-def test_a_request_to_be_kept_survives_a_reload():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = request(keep=True)
-        await generator.submit(wanted)
-        events = generator.events(wanted.id)
-        await anext(events)
-        pipe.let_step(2)
-        while await anext(events) != Step(2, 4):
-            pass
-        await events.aclose()
-        await skip(29)
-        again = generator.events(wanted.id)
-        assert [await anext(again), await anext(again)] == [Started(1), Step(2, 4)]
-        pipe.let_all()
-        assert ending([event async for event in again]) == Done("the end")
-
-    run(test, held=True, grace_s=30.0)
-
-
-def test_returning_restarts_the_time_to_keep_a_request():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = request(keep=True)
-        await generator.submit(wanted)
-        for _ in range(5):
-            events = generator.events(wanted.id)
-            await anext(events)
-            await events.aclose()
-            await skip(6)  # more than half the grace period, five times
-        assert generator.load.running == 1
-
-    run(test, held=True, grace_s=10.0)
+        await skip(6)  # more than half the grace period, five times
+    assert generator.load.running == 1
 
 
 # --- afterwards ---
 
 
-def test_results_are_kept_for_a_while_and_not_for_ever():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = [request() for _ in range(3)]
-        told = [await draw(generator, each) for each in wanted]
-        with pytest.raises(RequestError, match="no longer") as refused:
-            generator.events(wanted[0].id)
-        assert refused.value.kind is ErrorKind.UNKNOWN
-        again = await follow(generator, wanted[2].id)
-        assert again[0] == Started(1)
-        assert again[-3:] == told[2][-3:]
-        with pytest.raises(RequestError) as refused:
-            await generator.submit(wanted[2])
-        assert refused.value.kind is ErrorKind.DUPLICATE
-        await skip(31)
-        with pytest.raises(RequestError):
-            generator.cancel(wanted[2].id)
-
-    run(test, kept=2, kept_s=30.0)
-
-
-def test_closing_tells_what_waits_and_lets_finish_what_runs():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        drawn, waiting = request(), request()
-        await generator.submit(drawn)
-        await until(lambda: generator.load.running == 1)
-        await generator.submit(waiting)
-        closed = asyncio.create_task(generator.close(PATIENCE_S))
-        said = ending(await follow(generator, waiting.id))
-        assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
-        with pytest.raises(RequestError) as refused:
-            await generator.submit(request())
-        assert refused.value.kind is ErrorKind.STOPPING
-        assert not generator.load.accepting
-        pipe.let_all()
-        await closed
-        assert ending(await follow(generator, drawn.id)) == Done("the end")
-
-    run(test, held=True)
+@run_by(run, kept=2, kept_s=30.0)
+async def test_results_are_kept_for_a_while_and_not_for_ever(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = [request() for _ in range(3)]
+    told = [await draw(generator, each) for each in wanted]
+    with pytest.raises(RequestError, match="no longer") as refused:
+        generator.events(wanted[0].id)
+    assert refused.value.kind is ErrorKind.UNKNOWN
+    again = await follow(generator, wanted[2].id)
+    assert again[0] == Started(1)
+    assert again[-3:] == told[2][-3:]
+    with refuses(ErrorKind.DUPLICATE):
+        await generator.submit(wanted[2])
+    await skip(31)
+    with pytest.raises(RequestError):
+        generator.cancel(wanted[2].id)
 
 
-def test_closing_has_a_limit():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        drawn = request()
-        await generator.submit(drawn)
-        await until(lambda: generator.load.running == 1)
-        await generator.close(0.05)
-        said = ending(await follow(generator, drawn.id))
-        assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
+@run_by(run, held=True)
+async def test_closing_tells_what_waits_and_lets_finish_what_runs(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    drawn, waiting = request(), request()
+    await generator.submit(drawn)
+    await until(lambda: generator.load.running == 1)
+    await generator.submit(waiting)
+    closed = asyncio.create_task(generator.close(PATIENCE_S))
+    said = ending(await follow(generator, waiting.id))
+    assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
+    with refuses(ErrorKind.STOPPING):
+        await generator.submit(request())
+    assert not generator.load.accepting
+    pipe.let_all()
+    await closed
+    assert ending(await follow(generator, drawn.id)) == Done("the end")
 
-    run(test, held=True)
+
+@run_by(run, held=True)
+async def test_closing_has_a_limit(generator: RequestLifecycle, pipe: FakePipeline):
+    drawn = request()
+    await generator.submit(drawn)
+    await until(lambda: generator.load.running == 1)
+    await generator.close(0.05)
+    said = ending(await follow(generator, drawn.id))
+    assert said == Error(ErrorKind.STOPPING, Message(Code.STOPPING))
 
 
 def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.MonkeyPatch):
@@ -699,36 +678,35 @@ def test_closing_does_not_wait_for_devices_that_are_stuck(monkeypatch: pytest.Mo
     run(test, held=True)
 
 
-def test_closing_publishes_no_queue_positions(monkeypatch: pytest.MonkeyPatch):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = [request() for _ in range(20)]
-        for each in wanted:
-            await generator.submit(each)
-        told: list[Event] = []
-        publish = Record.publish
-        monkeypatch.setattr(
-            Record, "publish", lambda record, event: told.append(event) or publish(record, event)
-        )
-        pipe.let_all()
-        await generator.close(PATIENCE_S)
-        assert told.count(Error(ErrorKind.STOPPING, Message(Code.STOPPING))) == 19
-        assert not any(isinstance(event, Queued) for event in told)
+@run_by(run, held=True)
+async def test_closing_publishes_no_queue_positions(
+    generator: RequestLifecycle, pipe: FakePipeline, monkeypatch: pytest.MonkeyPatch
+):
+    for each in [request() for _ in range(20)]:
+        await generator.submit(each)
+    told: list[Event] = []
+    publish = Record.publish
+    monkeypatch.setattr(
+        Record, "publish", lambda record, event: told.append(event) or publish(record, event)
+    )
+    pipe.let_all()
+    await generator.close(PATIENCE_S)
+    assert told.count(Error(ErrorKind.STOPPING, Message(Code.STOPPING))) == 19
+    assert not any(isinstance(event, Queued) for event in told)
 
-    run(test, held=True)
 
-
-def test_several_follow_and_the_slow_miss_only_what_is_out_of_date():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = request()
-        await generator.submit(wanted)
-        slow = generator.events(wanted.id)
-        await anext(slow)
-        quick = await follow(generator, wanted.id)
-        rest = [event async for event in slow]
-        assert [event for event in rest if isinstance(event, Step)] == [Step(4, 4)]
-        assert rest[-3:] == quick[-3:]
-
-    run(test)
+@run_by(run)
+async def test_several_follow_and_the_slow_miss_only_what_is_out_of_date(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = request()
+    await generator.submit(wanted)
+    slow = generator.events(wanted.id)
+    await anext(slow)
+    quick = await follow(generator, wanted.id)
+    rest = [event async for event in slow]
+    assert [event for event in rest if isinstance(event, Step)] == [Step(4, 4)]
+    assert rest[-3:] == quick[-3:]
 
 
 class SlowWords(BlockedWords):

@@ -21,6 +21,7 @@ from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import closing, draw, ending, local_generator, request, until
+from tests.run_by import run_by
 
 Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]
 
@@ -44,7 +45,7 @@ def write(folder: Path, name: str, size: int = 250) -> None:
     (folder / "new").replace(folder / f"{name}.safetensors")
 
 
-def run(folder: Path, test: Test, *, held: bool = False) -> None:
+def run(test: Test, folder: Path, *, held: bool = False) -> None:
     pipe = FakePipeline(held=held)
 
     async def whole() -> None:
@@ -67,31 +68,28 @@ def error_of(events: list) -> Message:
     return last.message
 
 
-def test_a_lora_is_loaded_when_it_is_first_asked_for(folder: Path):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        assert [lora.name for lora in generator.facts.loras] == ["a", "b", "broken"]
-        assert pipe.loads == []
-        for loras in ("a:0.8", "a:0.5,b:1:0.2", ""):
-            assert isinstance(ending(await draw(generator, request(loras=loras))), Done)
-            assert pipe.calls[-1]["loras"] == loras
-        assert pipe.loads == [("load", "a"), ("load", "b")]
+@run_by(run, "folder")
+async def test_a_lora_is_loaded_when_it_is_first_asked_for(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    assert [lora.name for lora in generator.facts.loras] == ["a", "b", "broken"]
+    assert pipe.loads == []
+    for loras in ("a:0.8", "a:0.5,b:1:0.2", ""):
+        assert isinstance(ending(await draw(generator, request(loras=loras))), Done)
+        assert pipe.calls[-1]["loras"] == loras
+    assert pipe.loads == [("load", "a"), ("load", "b")]
 
-    run(folder, test)
 
-
-def test_a_prompt_names_loras(folder: Path):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        asked = request(prompt="a fox <lora:a:0.5>", loras="b:1", prompt_syntax="a1111")
-        assert isinstance(ending(await draw(generator, asked)), Done)
-        assert pipe.calls[-1]["loras"] == "a:0.5,b:1"
-        assert pipe.calls[-1]["prompt"] == "a fox"
-        many = ",".join(f"own{i}:1" for i in range(8))
-        with pytest.raises(RequestError) as refused:
-            await draw(generator, request(prompt="<lora:a>", loras=many, prompt_syntax="a1111"))
-        params = {"count": 9, "limit": 8}
-        assert refused.value.message == Message(Code.TOO_MANY_LORAS, params)
-
-    run(folder, test)
+@run_by(run, "folder")
+async def test_a_prompt_names_loras(generator: RequestLifecycle, pipe: FakePipeline):
+    asked = request(prompt="a fox <lora:a:0.5>", loras="b:1", prompt_syntax="a1111")
+    assert isinstance(ending(await draw(generator, asked)), Done)
+    assert pipe.calls[-1]["loras"] == "a:0.5,b:1"
+    assert pipe.calls[-1]["prompt"] == "a fox"
+    many = ",".join(f"own{i}:1" for i in range(8))
+    with pytest.raises(RequestError) as refused:
+        await draw(generator, request(prompt="<lora:a>", loras=many, prompt_syntax="a1111"))
+    assert refused.value.message == Message(Code.TOO_MANY_LORAS, {"count": 9, "limit": 8})
 
 
 def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
@@ -110,7 +108,7 @@ def test_a_recipe_loads_its_lora_and_sets_the_rest(folder: Path):
         assert (drawn["scheduler"], drawn["timestep_spacing"]) == ("euler", "trailing")
         assert (drawn["recipe"], drawn["sigma_schedule"]) == ("", "default")
 
-    run(folder, test)
+    run(test, folder)
 
 
 def test_a_recipe_that_cannot_be_drawn_is_refused(folder: Path):
@@ -126,7 +124,7 @@ def test_a_recipe_that_cannot_be_drawn_is_refused(folder: Path):
                 await generator.submit(asked)
             assert (refused.value.message.code, refused.value.field) == (code, field)
 
-    run(folder, test)
+    run(test, folder)
 
 
 def test_a_name_that_is_not_there_is_refused(folder: Path):
@@ -143,40 +141,40 @@ def test_a_name_that_is_not_there_is_refused(folder: Path):
             assert str(folder) not in str(refused.value)
         assert "b.safetensors, more/b.safetensors" in str(refused.value)
 
-    run(folder, test)
+    run(test, folder)
 
 
-def test_a_file_that_cannot_be_used_hurts_no_other_request(
-    folder: Path, caplog: pytest.LogCaptureFixture
+@run_by(run, "folder")
+async def test_a_file_that_cannot_be_used_hurts_no_other_request(
+    generator: RequestLifecycle, pipe: FakePipeline, caplog: pytest.LogCaptureFixture
 ):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        for _ in range(2):
-            message = error_of(await draw(generator, request(loras="broken:1")))
-            assert message == Message(Code.UNUSABLE_LORA, {"value": "broken"})
-        assert pipe.loads == [("load", "broken")]  # it is not tried twice
-        assert "a secret" in caplog.text
-        assert isinstance(ending(await draw(generator, request(loras="a:1"))), Done)
-
-    run(folder, test)
+    for _ in range(2):
+        message = error_of(await draw(generator, request(loras="broken:1")))
+        assert message == Message(Code.UNUSABLE_LORA, {"value": "broken"})
+    assert pipe.loads == [("load", "broken")]  # it is not tried twice
+    assert "a secret" in caplog.text
+    assert isinstance(ending(await draw(generator, request(loras="a:1"))), Done)
 
 
 @pytest.mark.parametrize(
     ("error", "tries"), [(KeyError("a secret"), 1), (DeviceError("too little memory"), 2)]
 )
-def test_a_file_that_fails_is_tried_again_only_for_want_of_memory(
-    folder: Path, caplog: pytest.LogCaptureFixture, error: Exception, tries: int
+@run_by(run, "folder")
+async def test_a_file_that_fails_is_tried_again_only_for_want_of_memory(
+    generator: RequestLifecycle,
+    pipe: FakePipeline,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    tries: int,
 ):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        def fail(source: Path, name: str) -> str:
-            raise error
+    def fail(source: Path, name: str) -> str:
+        raise error
 
-        pipe.load_lora = fail
-        for _ in range(2):
-            message = error_of(await draw(generator, request(loras="a:1")))
-            assert message == Message(Code.UNUSABLE_LORA, {"value": "a"})
-        assert caplog.text.count("The LoRA a cannot be used") == tries
-
-    run(folder, test)
+    pipe.load_lora = fail
+    for _ in range(2):
+        message = error_of(await draw(generator, request(loras="a:1")))
+        assert message == Message(Code.UNUSABLE_LORA, {"value": "a"})
+    assert caplog.text.count("The LoRA a cannot be used") == tries
 
 
 def test_a_file_that_takes_too_long_is_not_loaded_again_until_it_changes(
@@ -213,34 +211,34 @@ def test_no_lora_is_loaded_for_a_cancelled_request(folder: Path):
     assert not pipe.loads
 
 
-def test_files_that_are_replaced_or_removed(folder: Path):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        await draw(generator, request(loras="a:1"))
-        write(folder, "a", 300)
-        write(folder, "c")
-        await until(lambda: "c" in generator.facts.usable_loras)
-        await draw(generator, request(loras="a:1"))
-        assert pipe.loads == [("load", "a"), ("unload", "a"), ("load", "a")]
-        (folder / "a.safetensors").unlink()
-        await until(lambda: "a" not in generator.facts.usable_loras)
-        await draw(generator, request())
-        assert pipe.loads[-1] == ("unload", "a")
+@run_by(run, "folder")
+async def test_files_that_are_replaced_or_removed(
+    generator: RequestLifecycle, pipe: FakePipeline, folder: Path
+):
+    await draw(generator, request(loras="a:1"))
+    write(folder, "a", 300)
+    write(folder, "c")
+    await until(lambda: "c" in generator.facts.usable_loras)
+    await draw(generator, request(loras="a:1"))
+    assert pipe.loads == [("load", "a"), ("unload", "a"), ("load", "a")]
+    (folder / "a.safetensors").unlink()
+    await until(lambda: "a" not in generator.facts.usable_loras)
+    await draw(generator, request())
+    assert pipe.loads[-1] == ("unload", "a")
 
-    run(folder, test)
 
-
-def test_a_file_that_is_removed_while_its_request_waits(folder: Path):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        await generator.submit(request())
-        await until(lambda: pipe.at_rest)
-        waiting = request(loras="a:1")
-        await generator.submit(waiting)
-        (folder / "a.safetensors").unlink()
-        pipe.let_all()
-        events = [event async for event in generator.events(waiting.id)]
-        assert error_of(events) == Message(Code.UNKNOWN_LORA, {"value": "a"})
-
-    run(folder, test, held=True)
+@run_by(run, "folder", held=True)
+async def test_a_file_that_is_removed_while_its_request_waits(
+    generator: RequestLifecycle, pipe: FakePipeline, folder: Path
+):
+    await generator.submit(request())
+    await until(lambda: pipe.at_rest)
+    waiting = request(loras="a:1")
+    await generator.submit(waiting)
+    (folder / "a.safetensors").unlink()
+    pipe.let_all()
+    events = [event async for event in generator.events(waiting.id)]
+    assert error_of(events) == Message(Code.UNKNOWN_LORA, {"value": "a"})
 
 
 def test_the_latest_loras_are_kept_within_a_bound(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -257,7 +255,7 @@ def test_the_latest_loras_are_kept_within_a_bound(folder: Path, monkeypatch: pyt
         await draw(generator, request())
         assert len(pipe.loras) == 2
 
-    run(folder, test)
+    run(test, folder)
 
 
 # --- the order of requests ---
@@ -309,7 +307,7 @@ def test_requests_with_the_loras_in_use_go_first(folder: Path):
         )
         assert order == ["A1 a:1", "C1 a:1", "A2 a:1", "B1 b:1", "D1 b:1"]
 
-    run(folder, test, held=True)
+    run(test, folder, held=True)
 
 
 def test_nobody_who_waited_long_is_passed_over(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -321,7 +319,7 @@ def test_nobody_who_waited_long_is_passed_over(folder: Path, monkeypatch: pytest
         order = await drawn_in_order(generator, pipe, *wanted)
         assert order == ["A0 a:1", "B1 b:1", "A2 a:1", "B4 b:1", "A3 a:1"]
 
-    run(folder, test, held=True)
+    run(test, folder, held=True)
 
 
 def test_a_stream_of_requests_with_the_loras_in_use_starves_nobody(
@@ -343,4 +341,4 @@ def test_a_stream_of_requests_with_the_loras_in_use_starves_nobody(
                 break
         assert [call["prompt"][0] for call in pipe.calls] == ["A", "A", "A", "A", "B"]
 
-    run(folder, test, held=True)
+    run(test, folder, held=True)

@@ -38,7 +38,8 @@ from tests.checkpoints import (
     copy_checkpoint,
     make_model,
 )
-from tests.generators import ending, local_generator, until
+from tests.generators import ending, local_generator, refuses, until
+from tests.run_by import run_by
 
 Test = Callable[[RequestLifecycle], Awaitable[None]]
 
@@ -66,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def run(pipe: SDXLPipeline, folder: Path, test: Test) -> None:
+def run(test: Test, pipe: SDXLPipeline, folder: Path) -> None:
     async def whole() -> None:
         generator = local_generator(
             pipe, Limits(), Observer(), folders=Folders(models=ModelFolder(pipe, folder))
@@ -123,45 +124,40 @@ def test_the_folder_hides_no_model_that_was_named(shared: SDXLPipeline, folder: 
         assert [bool(model.fault) for model in generator.facts.models] == [False, True]
         assert isinstance(ending(await draw(generator, request("named"))), Done)
 
-    run(shared, folder, test)
+    run(test, shared, folder)
 
 
-def test_requests_for_several_models_in_turns(shared: SDXLPipeline, folder: Path) -> None:
-    async def test(generator: RequestLifecycle) -> None:
-        await listed(generator, "b", "c")
-        assert generator.facts.model_names == ("checkpoint", "b", "c")
-        alone = {name: pixels(await draw(generator, request(name))) for name in ("", "b", "c")}
-        assert len({*map(tuple, alone.values())}) == 3
-        with CompilationCount() as count:
-            many = [
-                request(name, visitor=f"{name}{i}", address=f"{name}{i}")
-                for i in range(4)
-                for name in ("", "b", "c", "checkpoint")
-            ]
-            drawn = await asyncio.gather(*(draw(generator, each) for each in many))
-        assert count.value == 0
-        for each, events in zip(many, drawn, strict=True):
-            assert isinstance(ending(events), Done)
-            assert pixels(events) == alone["" if each.model == "checkpoint" else each.model]
-
-    run(shared, folder, test)
+@run_by(run, "shared", "folder")
+async def test_requests_for_several_models_in_turns(generator: RequestLifecycle):
+    await listed(generator, "b", "c")
+    assert generator.facts.model_names == ("checkpoint", "b", "c")
+    alone = {name: pixels(await draw(generator, request(name))) for name in ("", "b", "c")}
+    assert len({*map(tuple, alone.values())}) == 3
+    with CompilationCount() as count:
+        many = [
+            request(name, visitor=f"{name}{i}", address=f"{name}{i}")
+            for i in range(4)
+            for name in ("", "b", "c", "checkpoint")
+        ]
+        drawn = await asyncio.gather(*(draw(generator, each) for each in many))
+    assert count.value == 0
+    for each, events in zip(many, drawn, strict=True):
+        assert isinstance(ending(events), Done)
+        assert pixels(events) == alone["" if each.model == "checkpoint" else each.model]
 
 
-def test_models_come_and_go(shared: SDXLPipeline, folder: Path) -> None:
-    async def test(generator: RequestLifecycle) -> None:
-        await listed(generator, "b", "c")
-        before = pixels(await draw(generator, request("b")))
-        shutil.rmtree(folder / "b")
-        await listed(generator, "c")
-        with pytest.raises(RequestError) as refused:
-            await draw(generator, request("b", enlarge="32x32"))
-        assert refused.value.message.code is Code.UNKNOWN_CHOICE
-        shutil.copytree(folder / "c", folder / "b")
-        await listed(generator, "b", "c")
-        after, of_c = [pixels(await draw(generator, request(name))) for name in "bc"]
-        assert before != after == of_c
-
-    run(shared, folder, test)
+@run_by(run, "shared", "folder")
+async def test_models_come_and_go(generator: RequestLifecycle, folder: Path):
+    await listed(generator, "b", "c")
+    before = pixels(await draw(generator, request("b")))
+    shutil.rmtree(folder / "b")
+    await listed(generator, "c")
+    with refuses(Code.UNKNOWN_CHOICE):
+        await draw(generator, request("b", enlarge="32x32"))
+    shutil.copytree(folder / "c", folder / "b")
+    await listed(generator, "b", "c")
+    after, of_c = [pixels(await draw(generator, request(name))) for name in "bc"]
+    assert before != after == of_c
 
 
 def test_what_cannot_be_used_is_listed_with_the_reason(shared: SDXLPipeline, folder: Path) -> None:
@@ -188,12 +184,11 @@ def test_what_cannot_be_used_is_listed_with_the_reason(shared: SDXLPipeline, fol
         assert odd.text == "Found in the attic."
         assert "the programs of checkpoint cannot draw with it, because its" in other.fault
         assert not any(str(folder) in model.fault for model in generator.facts.models)
-        with pytest.raises(RequestError) as refused:
+        with refuses(Code.UNUSABLE_MODEL):
             await draw(generator, request("odd"))
-        assert refused.value.message.code is Code.UNUSABLE_MODEL
         assert isinstance(ending(await draw(generator, request("c"))), Done)
 
-    run(shared, folder, test)
+    run(test, shared, folder)
 
 
 def test_a_file_that_is_cut_while_it_waits_fails_alone(
@@ -216,7 +211,7 @@ def test_a_file_that_is_cut_while_it_waits_fails_alone(
             assert last.kind is ErrorKind.FAILED
             assert str(last.message).startswith("the model b cannot be read at the moment; choose")
 
-    run(shared, folder, test)
+    run(test, shared, folder)
 
 
 def test_a_model_has_the_picture_beside_it(
@@ -237,7 +232,7 @@ def test_a_model_has_the_picture_beside_it(
             await until(lambda: generator.facts.models[0].text == "Teal.")
             assert not generator.facts.models[0].pictured
 
-    run(shared, folder, test)
+    run(test, shared, folder)
 
 
 def test_hashes_are_computed_once(tmp_path: Path) -> None:
@@ -266,23 +261,21 @@ def test_hashes_are_computed_once(tmp_path: Path) -> None:
     assert [*json.loads(kept.read_text()).values()] == [right]  # the replaced file's has gone
 
 
-def test_a_model_does_not_wait_for_ever(shared: SDXLPipeline, folder: Path) -> None:
+@run_by(run, "shared", "folder")
+async def test_a_model_does_not_wait_for_ever(generator: RequestLifecycle):
     """Requests for another model get their turn among many for the one in the slots."""
 
-    async def test(generator: RequestLifecycle) -> None:
-        await listed(generator, "b", "c")
-        order: list[str] = []
+    await listed(generator, "b", "c")
+    order: list[str] = []
 
-        async def one(asked: Request) -> None:
-            assert isinstance(ending(await draw(generator, asked)), Done)
-            order.append(asked.model)
+    async def one(asked: Request) -> None:
+        assert isinstance(ending(await draw(generator, asked)), Done)
+        order.append(asked.model)
 
-        crowd = [request("", i, visitor="many", address="many") for i in range(12)]
-        waits = request("b", visitor="one", address="one")
-        await asyncio.gather(*map(one, (*crowd, waits)))
-        assert sorted(order) == [*[""] * 12, "b"]
-
-    run(shared, folder, test)
+    crowd = [request("", i, visitor="many", address="many") for i in range(12)]
+    waits = request("b", visitor="one", address="one")
+    await asyncio.gather(*map(one, (*crowd, waits)))
+    assert sorted(order) == [*[""] * 12, "b"]
 
 
 def test_a_model_of_another_shape_is_drawn_beside_the_first(tmp_path: Path) -> None:
@@ -316,4 +309,4 @@ def test_a_model_of_another_shape_is_drawn_beside_the_first(tmp_path: Path) -> N
         assert endings == ["small", ""]
         assert pixels(drawn) == [alone[0].tobytes()]
 
-    run(pipe, tmp_path / "models", test)
+    run(test, pipe, tmp_path / "models")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.generator import Error, Request, RequestError
+from serving.generator import Error, Request
 from serving.generators import backends
 from serving.http import schemas
 from serving.messages import Code
@@ -13,9 +13,10 @@ from serving.requests.lifecycle import RequestLifecycle
 from tests.calls import BODY, post
 from tests.fake_pipeline import FakePipeline
 from tests.fleets import front_of, pictures
-from tests.generators import follow, run, until
+from tests.generators import follow, refuses, run, until
 from tests.pictures import GREY, base64_of, colour_of, events_of, mask
 from tests.pictures import saved as file_of
+from tests.run_by import run_by
 from tests.web import serve
 
 
@@ -33,47 +34,46 @@ def request(prompt: str = "a star", **others: Any) -> Request:
     ("ends", "kind"),
     [("done", None), ("refused", "invalid"), ("cancelled", "cancelled"), ("left", "abandoned")],
 )
-def test_a_picture_is_not_kept_when_its_request_has_ended(ends: str, kind: str | None):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        picture = file_of(GREY.resize((8, 8)))
-        before = sys.getrefcount(picture)
-        wanted = request("refuse" if ends == "refused" else "a star", image=picture)
-        request_id = wanted.id
-        await generator.submit(wanted)
-        del wanted
-        assert sys.getrefcount(picture) > before
-        await until(lambda: pipe.calls)
-        if ends == "cancelled":
-            generator.cancel(request_id)
-        elif ends == "left":
-            events = generator.events(request_id)
-            await anext(events)
-            await events.aclose()
-            await until(lambda: generator.load.running == 0)
-        pipe.let_all()
-        told = await follow(generator, request_id)
-        assert (told[-1].kind if isinstance(told[-1], Error) else None) == kind
-        await until(lambda: not generator._tasks)
-        pipe.calls.clear()  # the stand-in keeps them for tests
-        await until(lambda: sys.getrefcount(picture) == before)
-
-    run(test, held=True)
-
-
-def test_a_request_that_lost_its_picture_is_not_drawn_again():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = request(keep=True)
-        await generator.submit(wanted)
-        events = generator.events(wanted.id)
+@run_by(run, held=True)
+async def test_a_picture_is_not_kept_when_its_request_has_ended(
+    generator: RequestLifecycle, pipe: FakePipeline, ends: str, kind: str | None
+):
+    picture = file_of(GREY.resize((8, 8)))
+    before = sys.getrefcount(picture)
+    wanted = request("refuse" if ends == "refused" else "a star", image=picture)
+    request_id = wanted.id
+    await generator.submit(wanted)
+    del wanted
+    assert sys.getrefcount(picture) > before
+    await until(lambda: pipe.calls)
+    if ends == "cancelled":
+        generator.cancel(request_id)
+    elif ends == "left":
+        events = generator.events(request_id)
         await anext(events)
-        await generator.take_up(wanted.id)  # it is still under way
         await events.aclose()
-        await until(lambda: generator.load.running + generator.load.waiting == 0)
-        with pytest.raises(RequestError) as refused:
-            await generator.take_up(wanted.id)
-        assert refused.value.message.code is Code.INPUT_GONE
+        await until(lambda: generator.load.running == 0)
+    pipe.let_all()
+    told = await follow(generator, request_id)
+    assert (told[-1].kind if isinstance(told[-1], Error) else None) == kind
+    await until(lambda: not generator._tasks)
+    pipe.calls.clear()  # the stand-in keeps them for tests
+    await until(lambda: sys.getrefcount(picture) == before)
 
-    run(test, held=True, grace_s=0.02)
+
+@run_by(run, held=True, grace_s=0.02)
+async def test_a_request_that_lost_its_picture_is_not_drawn_again(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = request(keep=True)
+    await generator.submit(wanted)
+    events = generator.events(wanted.id)
+    await anext(events)
+    await generator.take_up(wanted.id)  # it is still under way
+    await events.aclose()
+    await until(lambda: generator.load.running + generator.load.waiting == 0)
+    with refuses(Code.INPUT_GONE):
+        await generator.take_up(wanted.id)
 
 
 def test_a_picture_is_in_no_description_of_a_request():

@@ -34,6 +34,7 @@ from tests.generators import (
     request,
     until,
 )
+from tests.run_by import run_by
 from tests.web import skip
 
 Test = Callable[[RequestLifecycle, FakePipeline], Awaitable[None]]
@@ -109,147 +110,145 @@ def newest(generator: RequestLifecycle, wanted: Request) -> dict[Any, Event]:
     return {key: event for key, (_, event) in generator._registry.find(wanted.id)._state.items()}
 
 
-def test_requests_are_drawn_beside_each_other_and_as_they_are_alone():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = [one("a", seed=1), one("b", steps=6, seed=2), one("c", seed=3, images=2)]
-        await submitted(generator, pipe, *wanted)
-        assert prompts(pipe) == ["a", "b", "c"]
-        assert generator.load.slots_in_use == 4
-        pipe.let_all()
-        together = [await follow(generator, each.id) for each in wanted]
-        assert {type(ending(events)) for events in together} == {Done}
-        assert pipe.evaluated[1] == 4 + 6 + 2 * 4
-        for each, events in zip(wanted, together, strict=True):
-            alone = await draw(generator, replace(each, id=each.id + " alone"))
-            assert pictures(events) == pictures(alone)
+@run_by(run, slots=4)
+async def test_requests_are_drawn_beside_each_other_and_as_they_are_alone(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = [one("a", seed=1), one("b", steps=6, seed=2), one("c", seed=3, images=2)]
+    await submitted(generator, pipe, *wanted)
+    assert prompts(pipe) == ["a", "b", "c"]
+    assert generator.load.slots_in_use == 4
+    pipe.let_all()
+    together = [await follow(generator, each.id) for each in wanted]
+    assert {type(ending(events)) for events in together} == {Done}
+    assert pipe.evaluated[1] == 4 + 6 + 2 * 4
+    for each, events in zip(wanted, together, strict=True):
+        alone = await draw(generator, replace(each, id=each.id + " alone"))
+        assert pictures(events) == pictures(alone)
 
-    run(test, slots=4)
 
-
-def test_visitors_take_turns_by_pictures():
+@run_by(run, slots=4)
+async def test_visitors_take_turns_by_pictures(generator: RequestLifecycle, pipe: FakePipeline):
     """The many pictures of one visitor do not hold back the single picture of another one."""
 
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        first = one("first", images=4)
-        greedy = one("greedy", images=4, visitor="greedy")
-        patient = one("patient", visitor="patient")
-        await submitted(generator, pipe, first, greedy, patient)
-        assert prompts(pipe) == ["first"]
-        # All four slots are free at once.
-        await step_until(generator, pipe, lambda: len(pipe.calls) > 1)
-        assert prompts(pipe) == ["first", "greedy", "patient"]
-        assert len(drawer_of(generator)._seated[greedy.id].turns_at) == 3
-        assert generator.load.waiting == 0  # it has begun
-        pipe.let_all()
-        assert isinstance(ending(await follow(generator, patient.id)), Done)
-        events = await follow(generator, greedy.id)
-        assert [event.index for event in events if isinstance(event, Image)] == [0, 1, 2, 3]
-        assert isinstance(ending(events), Done)
-
-    run(test, slots=4)
+    first = one("first", images=4)
+    greedy = one("greedy", images=4, visitor="greedy")
+    patient = one("patient", visitor="patient")
+    await submitted(generator, pipe, first, greedy, patient)
+    assert prompts(pipe) == ["first"]
+    # All four slots are free at once.
+    await step_until(generator, pipe, lambda: len(pipe.calls) > 1)
+    assert prompts(pipe) == ["first", "greedy", "patient"]
+    assert len(drawer_of(generator)._seated[greedy.id].turns_at) == 3
+    assert generator.load.waiting == 0  # it has begun
+    pipe.let_all()
+    assert isinstance(ending(await follow(generator, patient.id)), Done)
+    events = await follow(generator, greedy.id)
+    assert [event.index for event in events if isinstance(event, Image)] == [0, 1, 2, 3]
+    assert isinstance(ending(events), Done)
 
 
-def test_a_picture_is_sent_when_it_is_finished():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        long, wanted = one("long", steps=LONG), one("wanted", steps=20, images=2)
-        await submitted(generator, pipe, long, wanted)
-        drawing = drawer_of(generator)._seated[wanted.id].drawing
-        assert drawing is not None
-        await step_until(generator, pipe, lambda: drawing.pictures)
-        await until(lambda: 0 in newest(generator, wanted))
-        seen = newest(generator, wanted)
-        assert 1 not in seen
-        step = seen[Step]  # the devices may be some steps further than the first picture
-        assert isinstance(step, Step)
-        assert step.total == 20
-        assert 20 / 2 <= step.done < 20
-        pipe.let_all()
-        events = await follow(generator, wanted.id)
-        assert [event.index for event in events if isinstance(event, Image)] == [0, 1]
-        assert events[-1] == Done("the end")
+@run_by(run, slots=2)
+async def test_a_picture_is_sent_when_it_is_finished(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    long, wanted = one("long", steps=LONG), one("wanted", steps=20, images=2)
+    await submitted(generator, pipe, long, wanted)
+    drawing = drawer_of(generator)._seated[wanted.id].drawing
+    assert drawing is not None
+    await step_until(generator, pipe, lambda: drawing.pictures)
+    await until(lambda: 0 in newest(generator, wanted))
+    seen = newest(generator, wanted)
+    assert 1 not in seen
+    step = seen[Step]  # the devices may be some steps further than the first picture
+    assert isinstance(step, Step)
+    assert step.total == 20
+    assert 20 / 2 <= step.done < 20
+    pipe.let_all()
+    events = await follow(generator, wanted.id)
+    assert [event.index for event in events if isinstance(event, Image)] == [0, 1]
+    assert events[-1] == Done("the end")
 
-    run(test, slots=2)
 
-
-def test_finished_pictures_stay_among_the_previews():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = one("wanted", images=2, previews=True)
-        await submitted(generator, pipe, one("long", steps=LONG), wanted)
-        seated = drawer_of(generator)._seated[wanted.id]
-        await step_until(generator, pipe, lambda: 0 in seated.looks)
-        unfinished = seated.looks[0]
-        drawing = seated.drawing
-        assert drawing is not None
-        await step_until(generator, pipe, lambda: drawing.pictures)
-        await until(lambda: seated.looks[0] != unfinished)
-        preview = newest(generator, wanted)[Preview]
-        assert isinstance(preview, Preview)
-        assert preview.jpegs[0] == seated.looks[0]
-
-    run(test, slots=2)
+@run_by(run, slots=2)
+async def test_finished_pictures_stay_among_the_previews(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = one("wanted", images=2, previews=True)
+    await submitted(generator, pipe, one("long", steps=LONG), wanted)
+    seated = drawer_of(generator)._seated[wanted.id]
+    await step_until(generator, pipe, lambda: 0 in seated.looks)
+    unfinished = seated.looks[0]
+    drawing = seated.drawing
+    assert drawing is not None
+    await step_until(generator, pipe, lambda: drawing.pictures)
+    await until(lambda: seated.looks[0] != unfinished)
+    preview = newest(generator, wanted)[Preview]
+    assert isinstance(preview, Preview)
+    assert preview.jpegs[0] == seated.looks[0]
 
 
 @pytest.mark.parametrize(
     ("prompt", "code"), [("break", Code.FAILED), ("exhaust", Code.OUT_OF_MEMORY)]
 )
-def test_a_failure_of_the_devices_ends_the_requests_in_slots_alone(prompt: str, code: Code):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        beside = one("beside", steps=LONG)
-        await submitted(generator, pipe, beside, one("short", steps=3))
-        broken, waiting = one(prompt), one("waiting", images=2)
-        await submitted(generator, pipe, broken, waiting)
-        await step_until(generator, pipe, lambda: prompt in prompts(pipe))
-        pipe.let_all()
-        for each in (broken, beside):
-            said = ending(await follow(generator, each.id))
-            assert isinstance(said, Error)
-            assert said.message == Message(code)
-        assert ending(await follow(generator, waiting.id)) == Done("the end")
-
-    run(test, slots=2)
-
-
-def test_a_failure_of_a_preview_ends_the_requests_in_slots():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        def broken(drawing: Drawing) -> dict[int, np.ndarray]:
-            raise RuntimeError(f"RESOURCE_EXHAUSTED: no memory for {drawing.total} steps")
-
-        pipe.look = broken
-        pipe.let_all()
-        said = ending(await draw(generator, one("a", previews=True)))
-        assert said == Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
-        assert ending(await draw(generator, one("b"))) == Done("the end")
-
-    run(test, slots=2)
+@run_by(run, slots=2)
+async def test_a_failure_of_the_devices_ends_the_requests_in_slots_alone(
+    generator: RequestLifecycle, pipe: FakePipeline, prompt: str, code: Code
+):
+    beside = one("beside", steps=LONG)
+    await submitted(generator, pipe, beside, one("short", steps=3))
+    broken, waiting = one(prompt), one("waiting", images=2)
+    await submitted(generator, pipe, broken, waiting)
+    await step_until(generator, pipe, lambda: prompt in prompts(pipe))
+    pipe.let_all()
+    for each in (broken, beside):
+        said = ending(await follow(generator, each.id))
+        assert isinstance(said, Error)
+        assert said.message == Message(code)
+    assert ending(await follow(generator, waiting.id)) == Done("the end")
 
 
-def test_a_picture_that_is_not_finite_ends_its_own_request_alone():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = one("overflow"), one("beside")
-        await submitted(generator, pipe, *wanted)
-        pipe.let_all()
-        overflown, beside = [ending(await follow(generator, each.id)) for each in wanted]
-        assert overflown == Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
-        assert beside == Done("the end")
+@run_by(run, slots=2)
+async def test_a_failure_of_a_preview_ends_the_requests_in_slots(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    def broken(drawing: Drawing) -> dict[int, np.ndarray]:
+        raise RuntimeError(f"RESOURCE_EXHAUSTED: no memory for {drawing.total} steps")
 
-    run(test, slots=2)
+    pipe.look = broken
+    pipe.let_all()
+    said = ending(await draw(generator, one("a", previews=True)))
+    assert said == Error(ErrorKind.OUT_OF_MEMORY, Message(Code.OUT_OF_MEMORY))
+    assert ending(await draw(generator, one("b"))) == Done("the end")
 
 
-def test_a_cancelled_request_leaves_its_slot_to_another():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        stopped, beside, waiting = (one(name, steps=LONG) for name in ("stopped", "beside", "next"))
-        await submitted(generator, pipe, stopped, beside, waiting)
-        assert prompts(pipe) == ["stopped", "beside"]
-        generator.cancel(stopped.id)
-        await until(lambda: len(pipe.calls) == 3)
-        await settled(generator, pipe)
-        assert generator.load.slots_in_use == 2
-        assert pipe.steps == 0
-        pipe.let_all()
-        for each in (beside, waiting):
-            assert ending(await follow(generator, each.id)) == Done("the end")
+@run_by(run, slots=2)
+async def test_a_picture_that_is_not_finite_ends_its_own_request_alone(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = one("overflow"), one("beside")
+    await submitted(generator, pipe, *wanted)
+    pipe.let_all()
+    overflown, beside = [ending(await follow(generator, each.id)) for each in wanted]
+    assert overflown == Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
+    assert beside == Done("the end")
 
-    run(test, slots=2)
+
+@run_by(run, slots=2)
+async def test_a_cancelled_request_leaves_its_slot_to_another(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    stopped, beside, waiting = (one(name, steps=LONG) for name in ("stopped", "beside", "next"))
+    await submitted(generator, pipe, stopped, beside, waiting)
+    assert prompts(pipe) == ["stopped", "beside"]
+    generator.cancel(stopped.id)
+    await until(lambda: len(pipe.calls) == 3)
+    await settled(generator, pipe)
+    assert generator.load.slots_in_use == 2
+    assert pipe.steps == 0
+    pipe.let_all()
+    for each in (beside, waiting):
+        assert ending(await follow(generator, each.id)) == Done("the end")
 
 
 async def paused(generator: RequestLifecycle, pipe: FakePipeline) -> Request:
@@ -266,56 +265,54 @@ async def paused(generator: RequestLifecycle, pipe: FakePipeline) -> Request:
     return wanted
 
 
-def test_a_request_that_waits_for_its_second_picture_can_be_cancelled():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = await paused(generator, pipe)
-        generator.cancel(wanted.id)
-        pipe.let_step()
-        await until(lambda: wanted.id not in generator._tasks)
-        pipe.let_all()
-        await until(lambda: generator.load.running == 0)
-        assert len(pipe.calls) == 3
+@run_by(run, slots=2)
+async def test_a_request_that_waits_for_its_second_picture_can_be_cancelled(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = await paused(generator, pipe)
+    generator.cancel(wanted.id)
+    pipe.let_step()
+    await until(lambda: wanted.id not in generator._tasks)
+    pipe.let_all()
+    await until(lambda: generator.load.running == 0)
+    assert len(pipe.calls) == 3
 
-    run(test, slots=2)
 
-
-def test_a_request_has_its_time_anew_with_every_picture():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = await paused(generator, pipe)
-        records = {str(each.request.prompt): each for each in generator._registry.under_way()}
-        followed = [
-            asyncio.create_task(follow(generator, each.request.id)) for each in records.values()
-        ]
-        await skip(15)
-        generator.cancel(records["long 1"].request.id)
-        await until(lambda: len(drawer_of(generator)._seated[wanted.id].turns_at) == 2)
-        await skip(15)
-        pipe.let_all()
-        assert ending(await follow(generator, wanted.id)) == Done("the end")
-        await asyncio.gather(*followed)
-
-    run(test, slots=2)
+@run_by(run, slots=2)
+async def test_a_request_has_its_time_anew_with_every_picture(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = await paused(generator, pipe)
+    records = {str(each.request.prompt): each for each in generator._registry.under_way()}
+    followed = [
+        asyncio.create_task(follow(generator, each.request.id)) for each in records.values()
+    ]
+    await skip(15)
+    generator.cancel(records["long 1"].request.id)
+    await until(lambda: len(drawer_of(generator)._seated[wanted.id].turns_at) == 2)
+    await skip(15)
+    pipe.let_all()
+    assert ending(await follow(generator, wanted.id)) == Done("the end")
+    await asyncio.gather(*followed)
 
 
 @pytest.mark.parametrize("waited_s", [0, 11])
-def test_another_lora_waits_for_empty_slots_but_not_for_long(waited_s: int):
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        add_lora(generator, pipe)
-        await submitted(generator, pipe, one("in a slot", steps=9))
-        await generator.submit(one("pixel", loras="pixel:1", visitor="pixel"))
-        [record] = list(generator._scheduler)
-        record.accepted_at -= waited_s
-        await generator.submit(one("plain", visitor="plain"))
-        await settled(generator, pipe)
-        assert ("plain" in prompts(pipe)) == (waited_s == 0)
-        pipe.let_all()
-        await until(lambda: generator.load.running + generator.load.waiting == 0)
-        order = (
-            ["in a slot", "plain", "pixel"] if waited_s == 0 else ["in a slot", "pixel", "plain"]
-        )
-        assert prompts(pipe) == order
-
-    run(test, slots=2)
+@run_by(run, slots=2)
+async def test_another_lora_waits_for_empty_slots_but_not_for_long(
+    generator: RequestLifecycle, pipe: FakePipeline, waited_s: int
+):
+    add_lora(generator, pipe)
+    await submitted(generator, pipe, one("in a slot", steps=9))
+    await generator.submit(one("pixel", loras="pixel:1", visitor="pixel"))
+    [record] = list(generator._scheduler)
+    record.accepted_at -= waited_s
+    await generator.submit(one("plain", visitor="plain"))
+    await settled(generator, pipe)
+    assert ("plain" in prompts(pipe)) == (waited_s == 0)
+    pipe.let_all()
+    await until(lambda: generator.load.running + generator.load.waiting == 0)
+    order = ["in a slot", "plain", "pixel"] if waited_s == 0 else ["in a slot", "pixel", "plain"]
+    assert prompts(pipe) == order
 
 
 def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.MonkeyPatch):
@@ -348,55 +345,55 @@ def test_a_picture_that_is_finished_as_others_fail_is_sent(monkeypatch: pytest.M
     run(test, slots=2)
 
 
-def test_pictures_with_one_lora_fill_the_slots_before_those_with_another():
+@run_by(run, slots=4)
+async def test_pictures_with_one_lora_fill_the_slots_before_those_with_another(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
     """Two requests that have waited long, with different LoRAs, do not alternate by pictures."""
 
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        add_lora(generator, pipe)
-        await submitted(generator, pipe, one("before", images=4))
-        plain = one("plain", images=4, visitor="plain", address="plain")
-        other = one("pixel", images=4, loras="pixel:1", visitor="pixel", address="pixel")
-        for each in (plain, other):
-            await generator.submit(each)
-        for record in list(generator._scheduler):
-            record.accepted_at -= 11
-        evaluations, _ = pipe.evaluated
-        pipe.let_all()
-        for each in (plain, other):
-            assert ending(await follow(generator, each.id)) == Done("the end")
-        # Four steps for each kind, and those under way.
-        assert pipe.evaluated[0] - evaluations <= 4 * 4
-
-    run(test, slots=4)
-
-
-def test_a_request_that_has_begun_ends_before_the_generator_closes():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        wanted = await paused(generator, pipe)
-        following = asyncio.create_task(follow(generator, wanted.id))
-        closing_ = asyncio.create_task(generator.close(20.0))
-        await asyncio.sleep(0)
-        pipe.let_all()
-        assert ending(await following) == Done("the end")
-        await closing_
-
-    run(test, slots=2)
-
-
-def test_others_begin_when_the_request_that_held_them_up_is_cancelled():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        add_lora(generator, pipe)
-        await submitted(generator, pipe, one("long", steps=LONG))
-        other = one("pixel", loras="pixel:1", visitor="pixel")
-        await generator.submit(other)
-        [record] = list(generator._scheduler)
+    add_lora(generator, pipe)
+    await submitted(generator, pipe, one("before", images=4))
+    plain = one("plain", images=4, visitor="plain", address="plain")
+    other = one("pixel", images=4, loras="pixel:1", visitor="pixel", address="pixel")
+    for each in (plain, other):
+        await generator.submit(each)
+    for record in list(generator._scheduler):
         record.accepted_at -= 11
-        await generator.submit(one("plain", visitor="plain"))
-        generator.cancel(other.id)
-        await until(lambda: generator.load.slots_in_use == 2)
-        pipe.let_all()
+    evaluations, _ = pipe.evaluated
+    pipe.let_all()
+    for each in (plain, other):
+        assert ending(await follow(generator, each.id)) == Done("the end")
+    # Four steps for each kind, and those under way.
+    assert pipe.evaluated[0] - evaluations <= 4 * 4
 
-    run(test, slots=2)
+
+@run_by(run, slots=2)
+async def test_a_request_that_has_begun_ends_before_the_generator_closes(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    wanted = await paused(generator, pipe)
+    following = asyncio.create_task(follow(generator, wanted.id))
+    closing_ = asyncio.create_task(generator.close(20.0))
+    await asyncio.sleep(0)
+    pipe.let_all()
+    assert ending(await following) == Done("the end")
+    await closing_
+
+
+@run_by(run, slots=2)
+async def test_others_begin_when_the_request_that_held_them_up_is_cancelled(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    add_lora(generator, pipe)
+    await submitted(generator, pipe, one("long", steps=LONG))
+    other = one("pixel", loras="pixel:1", visitor="pixel")
+    await generator.submit(other)
+    [record] = list(generator._scheduler)
+    record.accepted_at -= 11
+    await generator.submit(one("plain", visitor="plain"))
+    generator.cancel(other.id)
+    await until(lambda: generator.load.slots_in_use == 2)
+    pipe.let_all()
 
 
 class Gate:
@@ -412,44 +409,44 @@ class Gate:
         return self._prepare(*args, **options)
 
 
-def test_slow_preparation_is_no_stuck_device_but_a_hung_one_is():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        gate = Gate(pipe)
-        pipe.let_all()
-        await generator.submit(wanted := one("slow"))
-        await until(gate.reached.is_set)
-        assert generator.at_work
-        drawer = drawer_of(generator)
-        drawer._stuck_s = 0.0
-        assert not generator.stuck
-        await generator.submit(other := one("another"))
-        drawer._running_s = 0.0  # it goes on although its request has ended
-        assert generator.stuck
-        drawer._stuck_s = drawer._running_s = 20.0
-        gate.open.set()
-        for each in (wanted, other):
-            assert ending(await follow(generator, each.id)) == Done("the end")
+@run_by(run, slots=2)
+async def test_slow_preparation_is_no_stuck_device_but_a_hung_one_is(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    gate = Gate(pipe)
+    pipe.let_all()
+    await generator.submit(wanted := one("slow"))
+    await until(gate.reached.is_set)
+    assert generator.at_work
+    drawer = drawer_of(generator)
+    drawer._stuck_s = 0.0
+    assert not generator.stuck
+    await generator.submit(other := one("another"))
+    drawer._running_s = 0.0  # it goes on although its request has ended
+    assert generator.stuck
+    drawer._stuck_s = drawer._running_s = 20.0
+    gate.open.set()
+    for each in (wanted, other):
+        assert ending(await follow(generator, each.id)) == Done("the end")
 
-    run(test, slots=2)
 
-
-def test_a_request_that_ends_while_it_waits_for_its_preparation_is_not_prepared():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        gate = Gate(pipe)
-        pipe.let_all()
-        first, gone, last = one("first"), one("gone"), one("last")
-        await generator.submit(first)
-        await until(gate.reached.is_set)
-        await generator.submit(gone)
-        await until(lambda: drawer_of(generator)._seated[gone.id].given == 1)
-        generator.cancel(gone.id)
-        gate.open.set()
-        await generator.submit(last)
-        for each in (first, last):
-            assert ending(await follow(generator, each.id)) == Done("the end")
-        assert [call["prompt"] for call in pipe.calls] == ["first", "last"]
-
-    run(test, slots=2)
+@run_by(run, slots=2)
+async def test_a_request_that_ends_while_it_waits_for_its_preparation_is_not_prepared(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    gate = Gate(pipe)
+    pipe.let_all()
+    first, gone, last = one("first"), one("gone"), one("last")
+    await generator.submit(first)
+    await until(gate.reached.is_set)
+    await generator.submit(gone)
+    await until(lambda: drawer_of(generator)._seated[gone.id].given == 1)
+    generator.cancel(gone.id)
+    gate.open.set()
+    await generator.submit(last)
+    for each in (first, last):
+        assert ending(await follow(generator, each.id)) == Done("the end")
+    assert [call["prompt"] for call in pipe.calls] == ["first", "last"]
 
 
 def test_metrics_of_the_slots():
@@ -470,16 +467,16 @@ def test_metrics_of_the_slots():
     run(test, slots=4, observer=observer)
 
 
-def test_an_error_of_one_request_is_not_told_to_its_neighbour():
-    async def test(generator: RequestLifecycle, pipe: FakePipeline) -> None:
-        beside = one("beside", steps=LONG)
-        await submitted(generator, pipe, beside)
-        refused = ending(await draw(generator, one("refuse")))
-        assert isinstance(refused, Error)
-        assert re.search(str(InputError("not this")), str(refused.message))
-        await settled(generator, pipe)
-        assert generator.load.slots_in_use == 1
-        pipe.let_all()
-        assert ending(await follow(generator, beside.id)) == Done("the end")
-
-    run(test, slots=2)
+@run_by(run, slots=2)
+async def test_an_error_of_one_request_is_not_told_to_its_neighbour(
+    generator: RequestLifecycle, pipe: FakePipeline
+):
+    beside = one("beside", steps=LONG)
+    await submitted(generator, pipe, beside)
+    refused = ending(await draw(generator, one("refuse")))
+    assert isinstance(refused, Error)
+    assert re.search(str(InputError("not this")), str(refused.message))
+    await settled(generator, pipe)
+    assert generator.load.slots_in_use == 1
+    pipe.let_all()
+    assert ending(await follow(generator, beside.id)) == Done("the end")

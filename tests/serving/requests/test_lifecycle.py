@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from serving.generator import Done, Error, ErrorKind, Event, Image, Request, RequestError, Started
+from serving.generator import Done, Error, ErrorKind, Event, Image, Request, Started
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
-from tests.generators import drawer_of, local_generator
+from tests.generators import drawer_of, local_generator, refuses
 
 T = TypeVar("T")
 MAX_WAITING = 4
@@ -104,9 +103,8 @@ class LifeOfRequests(RuleBasedStateMachine):
             kept_free = bool(waiting) + (visitor in waiting)  # all share one address
             places = MAX_WAITING - FOR_OTHERS * kept_free
             if len(waiting) >= places:
-                with pytest.raises(RequestError) as refused:
+                with refuses(ErrorKind.FULL):
                     await self.generator.submit(wanted)
-                assert refused.value.kind is ErrorKind.FULL
                 return ""
             await self.generator.submit(wanted)
             self.followers[wanted.id] = Follower(self.generator.events(wanted.id))

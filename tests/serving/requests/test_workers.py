@@ -8,6 +8,8 @@ import pytest
 
 from serving.generator import ErrorKind, RequestError
 from serving.requests.workers import Workers
+from tests.generators import refuses
+from tests.run_by import run_alone, run_by
 
 
 async def settled() -> None:
@@ -15,72 +17,61 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_addresses_take_turns() -> None:
-    async def test() -> None:
-        workers, go_on, order = Workers(1, 10, 10), threading.Event(), []
-        calls: list[asyncio.Task[Any]] = [asyncio.create_task(workers.run("a", go_on.wait))]
-        await settled()
-        for address in "aaabc":
-            calls.append(
-                asyncio.create_task(workers.run(address, lambda it=address: order.append(it)))
-            )
-        await settled()
-        go_on.set()
-        await asyncio.gather(*calls)
-        assert order == ["a", "b", "c", "a", "a"]
-
-    asyncio.run(test())
+@run_by(run_alone)
+async def test_addresses_take_turns():
+    workers, go_on, order = Workers(1, 10, 10), threading.Event(), []
+    calls: list[asyncio.Task[Any]] = [asyncio.create_task(workers.run("a", go_on.wait))]
+    await settled()
+    for address in "aaabc":
+        calls.append(asyncio.create_task(workers.run(address, lambda it=address: order.append(it))))
+    await settled()
+    go_on.set()
+    await asyncio.gather(*calls)
+    assert order == ["a", "b", "c", "a", "a"]
 
 
-def test_an_address_has_a_share() -> None:
-    async def test() -> None:
-        workers, go_on = Workers(1, 3, 2), threading.Event()
-        calls = [asyncio.create_task(workers.run("a", go_on.wait)) for _ in range(2)]
-        await settled()
-        with pytest.raises(RequestError) as refused:
-            await workers.run("a", go_on.wait)
-        assert refused.value.kind is ErrorKind.TOO_MANY
-        calls.append(asyncio.create_task(workers.run("b", go_on.wait)))
-        await settled()
-        with pytest.raises(RequestError):
-            await workers.run("c", go_on.wait)
-        go_on.set()
-        await asyncio.gather(*calls)
-        assert await workers.run("a", lambda: 7) == 7
-
-    asyncio.run(test())
+@run_by(run_alone)
+async def test_an_address_has_a_share():
+    workers, go_on = Workers(1, 3, 2), threading.Event()
+    calls = [asyncio.create_task(workers.run("a", go_on.wait)) for _ in range(2)]
+    await settled()
+    with refuses(ErrorKind.TOO_MANY):
+        await workers.run("a", go_on.wait)
+    calls.append(asyncio.create_task(workers.run("b", go_on.wait)))
+    await settled()
+    with pytest.raises(RequestError):
+        await workers.run("c", go_on.wait)
+    go_on.set()
+    await asyncio.gather(*calls)
+    assert await workers.run("a", lambda: 7) == 7
 
 
-def test_a_cancelled_call_loses_its_place_and_no_thread() -> None:
-    async def test() -> None:
-        workers, go_on, ran = Workers(1, 10, 10), threading.Event(), []
-        running = asyncio.create_task(workers.run("a", go_on.wait))
-        await settled()
-        waiting = asyncio.create_task(workers.run("b", lambda: ran.append("b")))
-        await settled()
-        waiting.cancel()
-        running.cancel()  # its thread stays in use until its work has ended
-        await settled()
-        last = asyncio.create_task(workers.run("c", lambda: ran.append("c")))
-        await settled()
-        assert not ran
-        go_on.set()
-        await last
-        assert ran == ["c"]
-        assert await workers.run("a", lambda: 7) == 7
-
-    asyncio.run(test())
+@run_by(run_alone)
+async def test_a_cancelled_call_loses_its_place_and_no_thread():
+    workers, go_on, ran = Workers(1, 10, 10), threading.Event(), []
+    running = asyncio.create_task(workers.run("a", go_on.wait))
+    await settled()
+    waiting = asyncio.create_task(workers.run("b", lambda: ran.append("b")))
+    await settled()
+    waiting.cancel()
+    running.cancel()  # its thread stays in use until its work has ended
+    await settled()
+    last = asyncio.create_task(workers.run("c", lambda: ran.append("c")))
+    await settled()
+    assert not ran
+    go_on.set()
+    await last
+    assert ran == ["c"]
+    assert await workers.run("a", lambda: 7) == 7
 
 
-def test_a_call_that_is_cancelled_as_its_turn_comes_passes_it_on() -> None:
-    async def test() -> None:
-        workers, go_on = Workers(1, 10, 10), threading.Event()
-        running = asyncio.create_task(workers.run("a", go_on.wait))
-        await settled()
-        waiting = [asyncio.create_task(workers.run(each, lambda: 7)) for each in "bc"]
-        await settled()
-        go_on.set()
-        running.add_done_callback(lambda _: waiting[0].cancel())
-        assert await waiting[1] == 7
-
-    asyncio.run(test())
+@run_by(run_alone)
+async def test_a_call_that_is_cancelled_as_its_turn_comes_passes_it_on():
+    workers, go_on = Workers(1, 10, 10), threading.Event()
+    running = asyncio.create_task(workers.run("a", go_on.wait))
+    await settled()
+    waiting = [asyncio.create_task(workers.run(each, lambda: 7)) for each in "bc"]
+    await settled()
+    go_on.set()
+    running.add_done_callback(lambda _: waiting[0].cancel())
+    assert await waiting[1] == 7
