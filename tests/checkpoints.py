@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,6 +105,14 @@ class CompilationCount:
 
     def __exit__(self, *_: object) -> None:
         self.value = _compilations().count - self._before
+
+
+@contextmanager
+def nothing_compiles() -> Iterator[None]:
+    """Check that nothing is compiled inside this context."""
+    with CompilationCount() as count:
+        yield
+    assert count.value == 0, f"{count.value} programs were compiled"
 
 
 def make_inpainting(folder: Path) -> Path:

@@ -440,8 +440,7 @@ def test_no_instance_is_a_clear_error():
     with front_of(f"http://127.0.0.1:{free_port()}") as front:
         wait_until(lambda: httpx.get(f"{front.url}/readyz").status_code == 503)
         refused = post(front, {"prompt": "a"})
-        assert refused.status_code == 503
-        assert refused.json()["error"]["code"] == "unavailable"
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
 
 
 def test_an_instance_with_another_model_is_not_used(caplog: pytest.LogCaptureFixture):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_type_hints
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import httpx
@@ -219,10 +220,7 @@ def test_compression_is_the_quality(
 def test_settings_that_have_no_room_in_a_jpeg(
     client: openai.OpenAI, stream: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    def converted(*_: Any) -> bytes:
-        raise MetadataError("too long")
-
-    monkeypatch.setattr(metadata, "converted", converted)
+    monkeypatch.setattr(metadata, "converted", Mock(side_effect=MetadataError("too long")))
     with pytest.raises(openai.APIError, match="without room for prompts this long"):
         list(generate(client, output_format="jpeg", stream=stream))
 
@@ -386,8 +384,7 @@ def test_addresses(site: Site, client: openai.OpenAI, kind: Any, suffix: str):
         assert len(name) == 32  # of 64 characters each
         for method in ("GET", "HEAD"):
             found = httpx.request(method, url)
-            assert found.status_code == 200
-            assert found.headers["content-type"] == f"image/{kind}"
+            assert (found.status_code, found.headers["content-type"]) == (200, f"image/{kind}")
             assert found.headers["content-disposition"] == "inline"
             assert found.headers["x-content-type-options"] == "nosniff"
         assert (opened(httpx.get(url).content).format or "").lower() == kind
@@ -467,8 +464,7 @@ def test_clients_choose_a_model():
         client = client_of(site)
         assert [model.id for model in client.models.list()] == ["stand-in", "pony"]
         assert client.models.retrieve("pony").to_dict()["title"] == "Pony"
-        names = "pony", "stand-in", "gpt-image-1", "odd"
-        for name in names:
+        for name in ("pony", "stand-in", "gpt-image-1", "odd"):
             client.images.generate(prompt="a star", n=1, model=name)
         assert [call["model"] for call in pipe.calls] == ["pony", "", "", ""]
         body = {"prompt": "a star", "model": "odd"}

@@ -140,8 +140,7 @@ def test_no_header_causes_an_error(name: str):
         "de;q=x",
         "9" * 400,
     )
-    values = [*(text.encode() for text in texts), b"\xff", b"multipart/form-data", b"\x00"]
-    for value in values:
+    for value in [*(text.encode() for text in texts), b"\xff", b"multipart/form-data", b"\x00"]:
         headers = [(name.encode(), value)]
         if name != "Authorization":
             headers.append((b"Authorization", b"Bearer secret"))

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from pipeline import metadata
 from pipeline.images.metadata import BLURRED, Settings
 from serving.generator import Image
-from tests.browsing import ask, opened, wait_for_pictures
+from tests.browsing import draw_pictures, opened
 from tests.pages import MODEL, said_of, to_request
 from tests.web import PROGRAM, served
 from tools.page_states import launched
@@ -135,8 +135,7 @@ def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:
 
 @pytest.mark.slow
 def test_a_visitor_reveals_a_blurred_picture(page: Page):
-    ask(page, "a star")
-    wait_for_pictures(page)
+    draw_pictures(page, "a star")
     captions = page.locator("#gallery .thumbnail-lg .caption-label")
     said = [REMARK in caption for caption in captions.all_inner_texts()]
     assert said == [True, False, True, False]
