@@ -48,8 +48,7 @@ def thin_folder(folder: Path, kind: str, **unet: Any) -> Path:
     sizes |= {"cross_attention_dim": sum(widths), **unet}
     change_json(folder / "unet/config.json", **sizes)
     change_json(folder / "vae/config.json", block_out_channels=[32, 32, 64, 64], layers_per_block=1)
-    encoders = sorted(folder.glob("text_encoder*"))
-    for encoder, width in zip(encoders, widths, strict=True):
+    for encoder, width in zip(sorted(folder.glob("text_encoder*")), widths, strict=True):
         change_json(
             encoder / "config.json",
             hidden_size=width,

@@ -260,8 +260,7 @@ def test_norm_layers_of_lycoris(request: pytest.FixtureRequest, tmp_path: Path) 
     theirs = made(x)
     parts = {part: value.detach().numpy() for part, value in module.named_parameters()}
     module.restore()
-    changes = read_parts(tmp_path, parts, {"weight": (16,), "bias": (16,)})
-    for leaf, change in changes.items():
+    for leaf, change in read_parts(tmp_path, parts, {"weight": (16,), "bias": (16,)}).items():
         parameter = getattr(made, leaf)
         parameter.add_(torch.from_numpy(change.delta(parameter.numpy(), 0.6)))
     check(made(x).numpy(), theirs.numpy())

@@ -62,8 +62,7 @@ def test_half_precision_file_to_float32(component: str) -> None:
 def test_cast_to_bfloat16_and_progress() -> None:
     told: list[int] = []
     module = find(PLAIN, "text_encoder", jnp.bfloat16).load(jnp.asarray, told.append)
-    state = nnx.to_flat_state(nnx.state(module))
-    for path, leaf in state:
+    for path, leaf in nnx.to_flat_state(nnx.state(module)):
         in_norm = "norm" in str(path[-2])
         assert leaf.get_value().dtype == (jnp.float32 if in_norm else jnp.bfloat16), path
     leaves = jax.tree.leaves(nnx.state(module))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pipeline.drawing.engine import AHEAD
 from pipeline.drawing.origins import Inputs
 from pipeline.request import GenerateRequest
 from pipeline.runtime.compiled import CompiledSampler
-from tests.checkpoints import DRAWN_BY, CompilationCount, shared_pipeline
+from tests.checkpoints import DRAWN_BY, nothing_compiles, shared_pipeline
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -85,12 +86,11 @@ def alone(devices: int, index: int, options: Options) -> np.ndarray:
 def test_pictures_leave_while_others_are_drawn(pipe: SDXLPipeline) -> None:
     long, short = begin(pipe, 3, num_inference_steps=9), begin(pipe, num_inference_steps=2)
     late = begin(pipe, 2, seed=5, num_inference_steps=2)
-    with CompilationCount() as count:
+    with nothing_compiles():
         ended: list[Drawing] = []
         while pipe.is_busy:
             ended += [each.drawing for each in pipe.advance() if each.drawing.is_over]
             assert pipe.in_slots <= pipe.facts.images_per_request
-    assert count.value == 0
     assert ended == [short, late, long]
     given = (("seed", 5), ("num_inference_steps", 2))
     for index, image in enumerate(pictures(late)):
@@ -158,13 +158,10 @@ def test_an_error_of_one_drawing_spares_the_others(pipe: SDXLPipeline) -> None:
 def test_after_a_failure_the_slots_are_empty(
     pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise MemoryError("no memory")
-
     begin(pipe, 4, num_inference_steps=9)
     pipe.advance()
     with monkeypatch.context() as patch:
-        patch.setattr(CompiledSampler, "step", fail)
+        patch.setattr(CompiledSampler, "step", Mock(side_effect=MemoryError("no memory")))
         with pytest.raises(MemoryError, match="no memory"):
             pipe.advance()
     assert (pipe.is_busy, pipe.in_slots) == (False, 0)
@@ -191,9 +188,8 @@ def test_previews_are_of_pictures_in_slots(pipe: SDXLPipeline) -> None:
     pipe.begin(drawing)
     while not drawing.done:
         pipe.advance()
-    with CompilationCount() as count:
+    with nothing_compiles():
         looks = pipe.look(drawing)
-    assert count.value == 0
     assert {i: (look.shape, look.dtype) for i, look in looks.items()} == dict.fromkeys(
         range(2), ((8, 8, 3), np.dtype(np.uint8))
     )

@@ -123,8 +123,7 @@ def test_pictures_are_spread_over_the_devices() -> None:
 
 
 def test_weights_are_on_every_device() -> None:
-    run = shared_pipeline(4)._compiled
-    for leaves in run.parameters.leaves.values():
+    for leaves in shared_pipeline(4)._compiled.parameters.leaves.values():
         assert all(leaf.sharding.is_fully_replicated for leaf in leaves)
         assert all(leaf.devices() == set(jax.devices()[:4]) for leaf in leaves)
 
