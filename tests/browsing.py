@@ -26,7 +26,7 @@ from playwright.sync_api import (
 
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from tools.page_states import THREE_FRAMES
+from tools.page_states import THREE_FRAMES, open_advanced
 from ui import i18n
 from ui.form import link
 
@@ -213,6 +213,18 @@ def wait_for_pictures(page: Page, count: int = 4) -> None:
     expect(page.locator("#status")).to_contain_text(drawn, timeout=DRAWN_WITHIN_MS)
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(count)
     expect(page.locator("#generate")).to_be_visible()
+
+
+def draw_pictures(page: Page, prompt: str, count: int = 4) -> None:
+    """Enter a prompt and submit it, and wait until all pictures are in the gallery."""
+    ask(page, prompt)
+    wait_for_pictures(page, count)
+
+
+def choose_steps(page: Page, steps: int) -> None:
+    """Open the advanced settings and enter a number of steps."""
+    open_advanced(page)
+    page.locator("#steps input[type=number]").fill(str(steps))
 
 
 def press_to_copy(button: Locator) -> None:

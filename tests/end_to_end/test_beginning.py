@@ -10,7 +10,7 @@ from pipeline import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
 from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, opened, settle, wait_for_pictures
+from tests.browsing import DRAWN_WITHIN_MS, choose_steps, opened, settle, wait_for_pictures
 from tools.page_states import open_advanced
 from ui import i18n
 from ui.samples.examples import cards_for, examples_for
@@ -69,25 +69,23 @@ def test_examples_are_drawn_with_one_press(page: Page):
 
 @pytest.mark.slow
 def test_an_example_only_fills_in_the_prompt_while_something_is_drawn(slow_page: Page):
-    page = slow_page
-    cards = page.locator("#cards button")
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
+    cards = slow_page.locator("#cards button")
+    choose_steps(slow_page, 50)
     places = cards.evaluate_all(BOXES)
     cards.first.click()
-    previews = page.locator("#previews img")
+    previews = slow_page.locator("#previews img")
     expect(previews).to_have_count(4)
-    settle(page)
+    settle(slow_page)
     assert previews.evaluate_all(BOXES) == places  # they lie over the cards
-    example = page.locator("#examples button").nth(2)
+    example = slow_page.locator("#examples button").nth(2)
     example.click()
-    expect(page.locator("#prompt textarea")).to_have_value(EXAMPLES[2])
-    page.locator("#surprise").click()
-    expect(page.locator("#prompt textarea")).not_to_have_value(EXAMPLES[2])
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#history li")).to_have_count(1)
-    expect(page.locator("#history li")).to_contain_text(EXAMPLES[0])
+    expect(slow_page.locator("#prompt textarea")).to_have_value(EXAMPLES[2])
+    slow_page.locator("#surprise").click()
+    expect(slow_page.locator("#prompt textarea")).not_to_have_value(EXAMPLES[2])
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#history li")).to_have_count(1)
+    expect(slow_page.locator("#history li")).to_contain_text(EXAMPLES[0])
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ from tests.browsing import (
     ask,
     ask_after_a_refusal,
     await_answer,
+    choose_steps,
+    draw_pictures,
     keep_history,
     opened,
     opening,
@@ -67,8 +69,7 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
 
 
 def test_a_picture_opened_and_its_settings_used(page: Page):
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT)
     open_picture(page)
     seeds = page.locator("#picked-settings dd").nth(1)
     expect(seeds).to_have_text(re.compile(r"\d+"))
@@ -99,8 +100,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
 @pytest.mark.slow
 def test_copied_settings_restore(page: Page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT)
     open_picture(page)
     press_to_copy(page.get_by_role("button", name=i18n.COPY_SETTINGS))
     page.locator("#chip-picture").click()
@@ -298,14 +298,12 @@ def test_a_picture_for_each_line(page: Page):
 
 @pytest.mark.slow
 def test_keys_run_and_stop(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
-    page.locator("#prompt textarea").fill(PROMPT)
-    page.keyboard.press("ControlOrMeta+Enter")
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    page.keyboard.press("Escape")
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    choose_steps(slow_page, 50)
+    slow_page.locator("#prompt textarea").fill(PROMPT)
+    slow_page.keyboard.press("ControlOrMeta+Enter")
+    slow_page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    slow_page.keyboard.press("Escape")
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 # The page waits two seconds for Stop, which is too short on a busy machine.
@@ -320,8 +318,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
     with opened(browser, slow_address) as other:  # this one waits in the queue
         for page in (slow_page, other):
             page.evaluate(PATIENT)
-            open_advanced(page)
-            page.locator("#steps input[type=number]").fill("50")
+            choose_steps(page, 50)
         for page in (slow_page, other):
             page.locator("#prompt textarea").fill(PROMPT)
             page.keyboard.press("ControlOrMeta+Enter")
@@ -371,8 +368,7 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
     english += [*i18n.GRADIOS.values(), "number input for", "range slider for", "detailed view"]
     with opened(browser, address, locale="de") as page, i18n.speaking("de"):
         app, gallery = page.locator("gradio-app"), page.locator("#gallery")
-        open_advanced(page)
-        page.locator("#steps input[type=number]").fill("2")
+        choose_steps(page, 2)
         page.locator("#guidance input[type=number]").fill("7.5")
         ask(page, PROMPT)
         expect(gallery.locator(".thumbnail-lg img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
@@ -401,8 +397,7 @@ def test_blank_prompt_is_a_message(page: Page):
 
 @pytest.mark.slow
 def test_a_cut_prompt_is_quoted_once_and_in_short(page: Page):
-    ask(page, PROMPT + " red" * 90 + " <img src=x>")
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT + " red" * 90 + " <img src=x>")
     expect(page.locator("#status .warning")).to_have_text(i18n.END_LEFT_OUT)
     expect(page.locator("#length .over")).to_contain_text("Left out: “red red red")
     expect(page.locator("#status")).not_to_contain_text("red red red")
@@ -410,23 +405,20 @@ def test_a_cut_prompt_is_quoted_once_and_in_short(page: Page):
 
 
 def test_stop(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
-    ask(page, PROMPT)
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    expect(page.locator("#stop")).to_be_visible()
-    previews = page.locator("#previews img")
+    choose_steps(slow_page, 50)
+    ask(slow_page, PROMPT)
+    slow_page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(slow_page.locator("#stop")).to_be_visible()
+    previews = slow_page.locator("#previews img")
     expect(previews).to_have_count(4)
     expect(previews.first).to_have_js_property("naturalWidth", 16)
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#generate")).to_be_visible()
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#generate")).to_be_visible()
     expect(previews).to_have_count(0)
-    expect(page.locator("#gallery .caption-label").first).to_contain_text("Unfinished: step")
-    page.locator("#steps input[type=number]").fill("2")
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    expect(slow_page.locator("#gallery .caption-label").first).to_contain_text("Unfinished: step")
+    slow_page.locator("#steps input[type=number]").fill("2")
+    draw_pictures(slow_page, PROMPT)
 
 
 NOTE_CLICKS = """() => document.addEventListener(
@@ -435,24 +427,23 @@ NOTE_CLICKS = """() => document.addEventListener(
 
 @pytest.mark.slow
 def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
-    page.locator("#prompt textarea").fill(PROMPT)
-    page.locator("#generate").scroll_into_view_if_needed()
-    generate = page.locator("#generate").bounding_box()
+    choose_steps(slow_page, 50)
+    slow_page.locator("#prompt textarea").fill(PROMPT)
+    slow_page.locator("#generate").scroll_into_view_if_needed()
+    generate = slow_page.locator("#generate").bounding_box()
     assert generate is not None
     at = generate["x"] + generate["width"] / 2, generate["y"] + generate["height"] / 2
-    page.evaluate(NOTE_CLICKS)
-    page.mouse.click(*at, delay=50, click_count=12)
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    expect(page.locator("#history li")).to_have_count(1)
-    page.wait_for_function("performance.now() - window.clicked > 500")  # no part of the same press
-    page.mouse.dblclick(*at)  # its second click must not hit Generate
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    await_answer(page)
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#history li")).to_have_count(1)
+    slow_page.evaluate(NOTE_CLICKS)
+    slow_page.mouse.click(*at, delay=50, click_count=12)
+    slow_page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(slow_page.locator("#history li")).to_have_count(1)
+    # No part of the same press. Its second click must not hit Generate.
+    slow_page.wait_for_function("performance.now() - window.clicked > 500")
+    slow_page.mouse.dblclick(*at)
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    await_answer(slow_page)
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#history li")).to_have_count(1)
 
 
 def draw_again_for_long(page: Page) -> None:
@@ -468,42 +459,39 @@ def draw_again_for_long(page: Page) -> None:
 
 @pytest.mark.slow
 def test_the_buttons_of_an_older_picture_are_disabled_while_drawing(slow_page: Page):
-    page = slow_page
-    more = page.locator("#new-seed"), page.locator("#variations")
-    draw_again_for_long(page)
-    page.locator("#gallery .thumbnail-lg").first.press("Enter")  # previews take the clicks
+    more = slow_page.locator("#new-seed"), slow_page.locator("#variations")
+    draw_again_for_long(slow_page)
+    slow_page.locator("#gallery .thumbnail-lg").first.press("Enter")  # previews take the clicks
     for button in more:
         expect(button).to_be_disabled()
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     for button in more:
         expect(button).to_be_enabled()
 
 
 @pytest.mark.slow
 def test_enter_sends_nothing_before_the_drawing_ends(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
-    ask(page, PROMPT)
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    page.reload()
-    expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50"))
-    ask(page, "a yellow moon")
-    page.keyboard.press("ControlOrMeta+Enter")
-    open_advanced(page)
-    page.get_by_label(i18n.SETTINGS["several"].label).check()
-    expect(page.locator("#prompt textarea")).to_have_attribute("rows", "4")
-    page.locator("#prompt textarea").press("End")
-    page.keyboard.press("Enter")
-    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
-    page.keyboard.press("Shift+Enter")
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
-    await_answer(page)
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#history li")).to_have_count(1)
+    choose_steps(slow_page, 50)
+    ask(slow_page, PROMPT)
+    slow_page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    slow_page.reload()
+    expect(slow_page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50"))
+    ask(slow_page, "a yellow moon")
+    slow_page.keyboard.press("ControlOrMeta+Enter")
+    open_advanced(slow_page)
+    slow_page.get_by_label(i18n.SETTINGS["several"].label).check()
+    expect(slow_page.locator("#prompt textarea")).to_have_attribute("rows", "4")
+    slow_page.locator("#prompt textarea").press("End")
+    slow_page.keyboard.press("Enter")
+    expect(slow_page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
+    slow_page.keyboard.press("Shift+Enter")
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
+    await_answer(slow_page)
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#history li")).to_have_count(1)
 
 
 NOTE_STOP_GONE = """() => {
@@ -515,16 +503,15 @@ NOTE_STOP_GONE = """() => {
 
 @pytest.mark.slow
 def test_older_settings_can_be_restored_while_drawing(slow_page: Page):
-    page = slow_page
-    draw_again_for_long(page)
-    page.evaluate(NOTE_STOP_GONE)
-    page.locator("#history-open").click()
-    page.locator("#history li button").last.click()
-    expect(page.locator("#steps input[type=number]")).to_have_value("1")
-    await_answer(page)
-    assert not page.evaluate("stopGone")
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    draw_again_for_long(slow_page)
+    slow_page.evaluate(NOTE_STOP_GONE)
+    slow_page.locator("#history-open").click()
+    slow_page.locator("#history li button").last.click()
+    expect(slow_page.locator("#steps input[type=number]")).to_have_value("1")
+    await_answer(slow_page)
+    assert not slow_page.evaluate("stopGone")
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 SPOILT = [
@@ -558,8 +545,7 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
     page.locator("#history-open").click()
     expect(page.locator("#history li span")).to_have_text([PROMPT, "%"])
     # New entries are kept beside the old ones.
-    ask(page, "a yellow moon")
-    wait_for_pictures(page)
+    draw_pictures(page, "a yellow moon")
     expect(page.locator("#history li")).to_have_count(3)
     expect(page.locator("#history li img")).to_have_count(1)
     # Nothing but its own entry was written: another tab may be writing beside it.
@@ -589,13 +575,11 @@ def test_fixed_seed_gives_the_same_picture(page: Page):
 
 @pytest.mark.slow
 def test_generate_works_whenever_it_is_visible(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("1")
+    choose_steps(slow_page, 1)
     for times in (1, 2, 3):
-        ask(page, PROMPT)
-        expect(page.locator("#history li")).to_have_count(times)
-        expect(page.locator("#generate")).to_be_visible(timeout=DRAWN_WITHIN_MS)
+        ask(slow_page, PROMPT)
+        expect(slow_page.locator("#history li")).to_have_count(times)
+        expect(slow_page.locator("#generate")).to_be_visible(timeout=DRAWN_WITHIN_MS)
 
 
 WAIT = re.compile(r"in the queue, about \d+ (s|min)$")
@@ -609,14 +593,11 @@ def test_a_later_visitor_waits_and_a_reload_keeps_the_place(browser: Browser, tm
         opened(browser, address) as second,
         opened(browser, address) as third,
     ):
-        open_advanced(page)
-        page.locator("#steps input[type=number]").fill("5")
-        ask(page, PROMPT)
-        wait_for_pictures(page)  # now the server knows how long pictures take
+        choose_steps(page, 5)
+        draw_pictures(page, PROMPT)
         page.get_by_role("button", name=i18n.ADVANCED).click()
         for busy in (page, second):  # two, so that the third waits long enough
-            open_advanced(busy)
-            busy.locator("#steps input[type=number]").fill("50")
+            choose_steps(busy, 50)
             ask(busy, PROMPT)
         ask(third, "a yellow moon")
         waits = third.locator("#status .running", has_text=WAIT)

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browsing import ask, opened, wait_for_pictures
+from tests.browsing import draw_pictures, opened, wait_for_pictures
 from ui import i18n
 
 PROMPT = "a red star"
@@ -32,16 +32,14 @@ def test_as_many_pictures_as_chosen(page: Page):
     page.locator("#chip-count").click()
     page.locator("#count").get_by_label("2", exact=True).check()
     expect(page.locator("#chip-count")).to_have_text(i18n.text("pictures", count=2))
-    ask(page, PROMPT)
-    wait_for_pictures(page, 2)
+    draw_pictures(page, PROMPT, 2)
 
 
 def test_a_fixed_seed_is_shown_and_freed(browser: Browser, address: str):
     with opened(browser, f"{address}?prompt=a+red+star&seed=7") as page:
         chip, free = page.locator("#chip-seed"), page.locator("#free-seed")
         expect(chip).to_have_text("Seed 7")
-        ask(page, PROMPT)
-        wait_for_pictures(page)
+        draw_pictures(page, PROMPT)
         expect(page.locator("#gallery img").first).to_have_attribute("alt", re.compile("Seed 7:"))
         free.click()
         expect(chip).to_have_text(i18n.SETTINGS["seed"].label)

@@ -11,7 +11,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests import compiling
-from tests.browsing import ask, opened, wait_for_pictures
+from tests.browsing import draw_pictures, opened, wait_for_pictures
 from tests.checkpoints import SMALLEST
 from tests.web import served, wait_until
 from tools.page_states import open_advanced, open_picture
@@ -48,8 +48,7 @@ def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
     wide = page.locator("#size").get_by_label(i18n.size(WIDE))
     wide.check()
     expect(chip).to_have_text(i18n.size(WIDE))
-    ask(page, "a star")
-    wait_for_pictures(page)
+    draw_pictures(page, "a star")
     open_picture(page)
     expect(page.locator("#picked-settings")).to_contain_text(i18n.size(WIDE))
 
@@ -111,8 +110,7 @@ def test_a_picture_is_drawn_again_larger(browser: Browser, tmp_path: Path):
     with compiling.quickly(), served(program, tmp_path / "log") as url:
         wait_until(lambda: not httpx.get(f"{url}/v1/model").json()["coming_sizes"], within_s=600)
         with opened(browser, f"{url}/?steps=2&images=2") as page:
-            ask(page, "a star")
-            wait_for_pictures(page, 2)
+            draw_pictures(page, "a star", 2)
             open_picture(page, 1)
             seed = shown(page, i18n.SETTINGS["seed"].label)
             page.locator("#larger").click()

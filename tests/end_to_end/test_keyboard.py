@@ -4,9 +4,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, wait_for_pictures
+from tests.browsing import DRAWN_WITHIN_MS, choose_steps, wait_for_pictures
 from tests.web import STEPS
-from tools.page_states import PROMPT, open_advanced
+from tools.page_states import PROMPT
 from ui import i18n
 
 IS_SEEN = """() => {
@@ -107,19 +107,17 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
 
 @pytest.mark.slow
 def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
-    page.locator("#prompt textarea").focus()
-    page.keyboard.type(PROMPT)
-    go(page, "#generate")
-    page.keyboard.down("Enter")
-    expect(page.locator("#stop")).to_be_focused()
-    page.keyboard.down("Enter")  # the key is still held down
-    page.wait_for_function("document.querySelector('#status progress')?.value > 0")
-    expect(page.locator("#stop")).to_be_focused()
-    page.keyboard.up("Enter")
-    page.keyboard.press("Enter")
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#generate")).to_be_focused()
-    expect(page.locator("#generate")).to_have_text(i18n.GENERATE)
+    choose_steps(slow_page, 50)
+    slow_page.locator("#prompt textarea").focus()
+    slow_page.keyboard.type(PROMPT)
+    go(slow_page, "#generate")
+    slow_page.keyboard.down("Enter")
+    expect(slow_page.locator("#stop")).to_be_focused()
+    slow_page.keyboard.down("Enter")  # the key is still held down
+    slow_page.wait_for_function("document.querySelector('#status progress')?.value > 0")
+    expect(slow_page.locator("#stop")).to_be_focused()
+    slow_page.keyboard.up("Enter")
+    slow_page.keyboard.press("Enter")
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#generate")).to_be_focused()
+    expect(slow_page.locator("#generate")).to_have_text(i18n.GENERATE)

@@ -5,8 +5,15 @@ import json
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from tests.browsing import AXE, SHOWN_WITHIN_MS, VIOLATIONS, ask, choose, picture, wait_for_pictures
-from tools.page_states import open_advanced
+from tests.browsing import (
+    AXE,
+    SHOWN_WITHIN_MS,
+    VIOLATIONS,
+    choose,
+    choose_steps,
+    draw_pictures,
+    picture,
+)
 from ui import i18n
 
 ENTRIES = "() => Object.keys(localStorage).filter((key) => /^sdxl-history /.test(key)).length"
@@ -52,8 +59,7 @@ def test_a_picture_at_every_pause_and_all_of_them_with_enter(page: Page):
     page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.evaluate(VIOLATIONS) == []
 
-    ask(page, "a red star on green")
-    wait_for_pictures(page)
+    draw_pictures(page, "a red star on green")
     expect(picture).to_have_count(0)
     expect(page.locator("#gallery .thumbnail-lg").first).to_be_visible()
     page.wait_for_function(f"({ENTRIES})() === 1", timeout=SHOWN_WITHIN_MS)
@@ -104,8 +110,7 @@ def test_a_picture_to_start_from_switches_it_off(page: Page):
 
 def test_what_a_quick_picture_does_not_use_is_hidden(page: Page):
     ignored = [page.locator(f"#{each}") for each in ("steps", "scheduler", "guidance")]
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("7")
+    choose_steps(page, 7)
     quality = page.locator("#recipe input")
     for choice, is_used in (
         (i18n.text("quick", steps=4, title="Miniature"), False),

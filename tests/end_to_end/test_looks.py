@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from pipeline import metadata
-from tests.browsing import AXE, VIOLATIONS, ask, opened, wait_for_pictures
+from tests.browsing import AXE, VIOLATIONS, ask, draw_pictures, opened, wait_for_pictures
 from tests.end_to_end.conftest import TITLES
 from tools.page_states import THREE_FRAMES, open_advanced, open_picture
 from ui import i18n
@@ -59,8 +59,7 @@ def test_a_look_is_chosen_weighed_shared_and_restored(page: Page, browser: Brows
     slider.press("ArrowLeft")
     slider.press("ArrowLeft")
     slider.press("ArrowLeft")
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT)
     text = settings_of(page)
     assert metadata.from_text(text).loras == "pixel:0.8"
     assert f"{PROMPT} <lora:pixel:0.8>" in text
@@ -83,8 +82,7 @@ def test_a_look_is_chosen_weighed_shared_and_restored(page: Page, browser: Brows
 
 @pytest.mark.slow
 def test_a_look_named_in_the_prompt(page: Page):
-    ask(page, f"{PROMPT} <lora:ink:0.3:0.5>")
-    wait_for_pictures(page)
+    draw_pictures(page, f"{PROMPT} <lora:ink:0.3:0.5>")
     found = metadata.from_text(settings_of(page))
     assert (found.prompt, found.loras) == (PROMPT, "ink:0.5:0.3")
     assert chosen(page) == []  # it is named, not chosen

@@ -21,6 +21,7 @@ from tests.browsing import (
     DRAWN_WITHIN_MS,
     Visitor,
     ask,
+    draw_pictures,
     is_press,
     opening,
     settle,
@@ -179,23 +180,21 @@ def expect_ready(page: Page, strip: str) -> None:
 
 @pytest.mark.slow
 def test_back_while_it_is_still_drawn(slow_page: Page, slow_line: Line, gate: Gate):
-    page = slow_page
-    draw(page)
+    draw(slow_page)
     slow_line.cut()
-    expect_away(page)
-    expect(page.locator("#stop")).to_be_visible()
+    expect_away(slow_page)
+    expect(slow_page.locator("#stop")).to_be_visible()
     slow_line.mend()
-    expect(page.locator("#network")).to_have_text("")
-    expect(page.locator("#status")).to_contain_text("Step 5 of 50")
+    expect(slow_page.locator("#network")).to_have_text("")
+    expect(slow_page.locator("#status")).to_contain_text("Step 5 of 50")
     with gate.open(10):  # the time left is estimated from steps that are seen
-        expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50, about"))
+        expect(slow_page.locator("#status")).to_contain_text(re.compile(r"Step \d+ of 50, about"))
     with gate.open():
-        expect_ready(page, "4 pictures")
-    expect(page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
-    set_steps(page, 2)
-    ask(page, MEANWHILE)
-    wait_for_pictures(page)
-    expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
+        expect_ready(slow_page, "4 pictures")
+    expect(slow_page.locator("#gallery .caption-label").first).to_contain_text(PROMPT)
+    set_steps(slow_page, 2)
+    draw_pictures(slow_page, MEANWHILE)
+    expect(slow_page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
 
 
 @pytest.mark.slow
@@ -227,38 +226,36 @@ def test_the_connection_may_be_lost_several_times(slow_page: Page, slow_line: Li
 
 @pytest.mark.slow
 def test_a_press_during_an_outage_takes_effect_afterwards(slow_page: Page, slow_line: Line):
-    page = slow_page
-    draw(page)
+    draw(slow_page)
     slow_line.cut()
-    expect_away(page)
-    page.locator("#stop").click()
+    expect_away(slow_page)
+    slow_page.locator("#stop").click()
     slow_line.mend()
-    expect_ready(page, str(Message(Code.CANCELLED)))
-    set_steps(page, 2)
+    expect_ready(slow_page, str(Message(Code.CANCELLED)))
+    set_steps(slow_page, 2)
     slow_line.cut()
-    page.locator("#generate").click()
-    expect_away(page)
+    slow_page.locator("#generate").click()
+    expect_away(slow_page)
     slow_line.mend()
-    wait_for_pictures(page)
+    wait_for_pictures(slow_page)
 
 
 @pytest.mark.slow
 def test_a_press_whose_events_break_off_at_once_is_followed(slow_page: Page):
     """The page knows an older request, and has not heard of that of the press."""
-    page = slow_page
-    draw(page)
-    page.locator("#stop").click()
-    expect_ready(page, str(Message(Code.CANCELLED)))
-    set_steps(page, 2)
-    page.route(
+    draw(slow_page)
+    slow_page.locator("#stop").click()
+    expect_ready(slow_page, str(Message(Code.CANCELLED)))
+    set_steps(slow_page, 2)
+    slow_page.route(
         "**/following/*",
         lambda route: route.fulfill(body="", content_type="text/event-stream"),
         times=1,
     )
-    page.locator("#generate").click()
-    expect_away(page)
-    expect_ready(page, "4 pictures")
-    expect(page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
+    slow_page.locator("#generate").click()
+    expect_away(slow_page)
+    expect_ready(slow_page, "4 pictures")
+    expect(slow_page.locator("#gallery .caption-label").first).to_contain_text(MEANWHILE)
 
 
 @pytest.mark.slow
@@ -274,13 +271,12 @@ def test_silence_counts_as_a_lost_connection(visitor: Visitor, instance: Instanc
 
 @pytest.mark.slow
 def test_a_gateway_without_a_server_counts_as_a_lost_connection(slow_page: Page):
-    page = slow_page
-    on_press(page, lambda route: route.fulfill(status=502))
-    with kept_away(page):
-        ask(page, PROMPT)
-        expect_away(page)
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    on_press(slow_page, lambda route: route.fulfill(status=502))
+    with kept_away(slow_page):
+        ask(slow_page, PROMPT)
+        expect_away(slow_page)
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
 
 
 def test_a_request_whose_answer_was_lost_is_not_drawn_twice(page: Page, line: Line):
@@ -325,8 +321,7 @@ def cut_once(page: Page, address: str | re.Pattern[str]) -> None:
 @pytest.mark.slow
 def test_a_picture_that_did_not_arrive_is_fetched_again(page: Page):
     cut_once(page, "**/gradio_api/file=**")
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT)
     page.wait_for_function(
         """[...document.querySelectorAll("#gallery .thumbnail-lg img")].filter(
             (image) => image.complete && image.naturalWidth).length === 4""",
@@ -346,8 +341,7 @@ def test_it_is_fetched_again_wherever_it_is_shown(page: Page):
         elif len(asked) > 2:
             route.continue_()
 
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT)
     page.route(re.compile(r"\?again$"), hold_the_second)
     with page.expect_response(lambda answer: "app_id" in answer.url):
         page.evaluate(SHOW_TWICE)
@@ -378,8 +372,7 @@ SHOW_TWICE = """() => {
 
 @pytest.mark.slow
 def test_it_is_fetched_again_if_nobody_heard_of_its_failure(page: Page):
-    ask(page, PROMPT)
-    wait_for_pictures(page)
+    draw_pictures(page, PROMPT)
     cut_once(page, re.compile(r"\?again$"))
     page.evaluate(FAIL_UNHEARD)
     page.wait_for_function("image.naturalWidth", timeout=DRAWN_WITHIN_MS)
@@ -419,8 +412,7 @@ def test_a_server_that_was_restarted_is_noticed(visitor: Visitor, instance: Inst
         instance.start()
         expect_ready(page, i18n.LOST)
         set_steps(page, 2)
-        ask(page, MEANWHILE)
-        wait_for_pictures(page)
+        draw_pictures(page, MEANWHILE)
 
 
 @pytest.mark.slow

@@ -10,12 +10,14 @@ from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask,
     await_focus_on_picture,
+    choose_steps,
+    draw_pictures,
     opened,
     settle,
     wait_for_pictures,
 )
 from tests.gated import Gate
-from tools.page_states import open_advanced, open_picture
+from tools.page_states import open_picture
 from ui import i18n
 
 WORDS, STYLE = "a large star", "Night"
@@ -42,8 +44,7 @@ def drawn(browser: Browser, address: str) -> Iterator[Page]:
     with opened(browser, address) as page:
         page.locator("#chip-style").click()
         page.locator("#style").get_by_role("radio", name=i18n.STYLES[STYLE]).check()
-        ask(page, WORDS)
-        wait_for_pictures(page)
+        draw_pictures(page, WORDS)
         yield page
 
 
@@ -163,8 +164,7 @@ def test_captions_are_shown_to_the_pointer_and_to_the_focus_only(gallery: Page):
 @pytest.mark.slow
 def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, address: str):
     with opened(browser, address, 390, 600, has_touch=True, is_mobile=True) as page:
-        ask(page, WORDS)
-        wait_for_pictures(page)
+        draw_pictures(page, WORDS)
         expect(page.locator("#gallery .caption-label").first).to_have_css("opacity", "0")
         open_picture(page)
         page.evaluate("scrollTo(0, document.body.scrollHeight)")
@@ -183,23 +183,21 @@ def test_variations_bring_the_pictures_into_view_on_a_phone(browser: Browser, ad
 
 @pytest.mark.slow
 def test_a_stopped_picture_is_finished(slow_page: Page, gate: Gate):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("40")
-    ask(page, WORDS)
-    expect(page.locator("#previews img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
-    seed = page.locator("#seed input").input_value()
-    page.locator("#stop").click()
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    page.locator("#steps input[type=number]").fill("2")
-    open_picture(page, 1)
+    choose_steps(slow_page, 40)
+    ask(slow_page, WORDS)
+    expect(slow_page.locator("#previews img")).to_have_count(4, timeout=DRAWN_WITHIN_MS)
+    seed = slow_page.locator("#seed input").input_value()
+    slow_page.locator("#stop").click()
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    slow_page.locator("#steps input[type=number]").fill("2")
+    open_picture(slow_page, 1)
     for action in ("#variations", "#strength", "#new-seed", "#picked .downloads"):
-        expect(page.locator(action)).to_be_hidden()
+        expect(slow_page.locator(action)).to_be_hidden()
     with gate.open():
-        page.locator("#finish").click()
-        wait_for_pictures(page)
-    caption = page.locator("#gallery .caption-label").first
+        slow_page.locator("#finish").click()
+        wait_for_pictures(slow_page)
+    caption = slow_page.locator("#gallery .caption-label").first
     assert caption.inner_text() == f"Seed {int(seed)}: {WORDS}"
-    open_picture(page)
-    expect(page.locator("#finish")).to_be_hidden()
-    expect(page.locator("#picked-settings dd").nth(2)).to_have_text("40")
+    open_picture(slow_page)
+    expect(slow_page.locator("#finish")).to_be_hidden()
+    expect(slow_page.locator("#picked-settings dd").nth(2)).to_have_text("40")

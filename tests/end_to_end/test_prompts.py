@@ -5,7 +5,7 @@ from playwright.sync_api import Page, expect
 
 from pipeline import metadata
 from pipeline.images.metadata import Settings
-from tests.browsing import ask, opening, wait_for_pictures
+from tests.browsing import choose_steps, draw_pictures, opening
 from tools.page_states import open_advanced, open_picture
 
 PROMPT = "(red:1.3) cube"
@@ -18,8 +18,7 @@ def address(tiny_address: str) -> str:
 
 def drawn(page: Page, prompt: str) -> Settings:
     """Draw pictures, and return the settings of the first one."""
-    ask(page, prompt)
-    wait_for_pictures(page)
+    draw_pictures(page, prompt)
     open_picture(page)
     copies = page.locator("#picked-settings [data-place] [data-copy]")
     return metadata.from_text(copies.get_attribute("data-copy") or "")
@@ -73,6 +72,5 @@ def test_links_without_a_syntax_are_of_plain_text(page: Page):
 def test_the_steps_of_a_change_are_those_that_are_chosen(page: Page):
     page.locator("#prompt textarea").fill("[cat:dog:0.5]")
     expect(page.locator("#length p")).to_contain_text("–12: cat")
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("4")
+    choose_steps(page, 4)
     expect(page.locator("#length p")).to_have_text("Read as: steps 1–2: cat · steps 3–4: dog")

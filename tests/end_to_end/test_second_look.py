@@ -11,6 +11,8 @@ from tests.browsing import (
     Visitor,
     ask,
     await_answer,
+    choose_steps,
+    draw_pictures,
     opened,
     settle,
     wait_for_pictures,
@@ -26,62 +28,57 @@ HEBREW = "ירח אדום גדול"
 
 def draw_for_long(page: Page, prompt: str = PROMPT) -> None:
     """Start a drawing that waits at the gate, and wait until its first step is shown."""
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
+    choose_steps(page, 50)
     ask(page, prompt)
     page.wait_for_function("document.querySelector('#status progress')?.value > 0")
 
 
 @pytest.mark.slow
 def test_a_prompt_entered_while_drawing_is_drawn_next(slow_page: Page, gate: Gate):
-    page = slow_page
-    prompts = page.locator("#history li span")
-    draw_for_long(page)
-    ask(page, "a yellow moon")
-    expect(page.locator("#waiting")).to_have_text(f"{i18n.NEXT_PROMPT} a yellow moon")
-    ask(page, MOON)  # takes the place of the other one
-    expect(page.locator("#waiting")).to_have_text(f"{i18n.NEXT_PROMPT} {MOON}")
-    page.locator("#prompt textarea").fill("not entered")
+    prompts = slow_page.locator("#history li span")
+    draw_for_long(slow_page)
+    ask(slow_page, "a yellow moon")
+    expect(slow_page.locator("#waiting")).to_have_text(f"{i18n.NEXT_PROMPT} a yellow moon")
+    ask(slow_page, MOON)  # takes the place of the other one
+    expect(slow_page.locator("#waiting")).to_have_text(f"{i18n.NEXT_PROMPT} {MOON}")
+    slow_page.locator("#prompt textarea").fill("not entered")
     with gate.open():
         expect(prompts).to_have_text([MOON, PROMPT], timeout=DRAWN_WITHIN_MS, use_inner_text=False)
-        expect(page.locator("#waiting")).to_have_text("")
-        wait_for_pictures(page)
-    expect(page.locator("#gallery .caption-label").first).to_contain_text(MOON)
-    expect(page.locator("#prompt textarea")).to_have_value("not entered")
+        expect(slow_page.locator("#waiting")).to_have_text("")
+        wait_for_pictures(slow_page)
+    expect(slow_page.locator("#gallery .caption-label").first).to_contain_text(MOON)
+    expect(slow_page.locator("#prompt textarea")).to_have_value("not entered")
     # The pictures of both are in the history.
-    expect(page.locator("#history li img")).to_have_count(2)
-    await_answer(page)
+    expect(slow_page.locator("#history li img")).to_have_count(2)
+    await_answer(slow_page)
     expect(prompts).to_have_count(2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", ["Escape", "Stop"])
 def test_a_stop_drops_the_prompt_that_waits(slow_page: Page, leave: str):
-    page = slow_page
-    draw_for_long(page)
-    ask(page, MOON)
-    expect(page.locator("#waiting")).to_contain_text(MOON)
-    page.keyboard.press("Escape") if leave == "Escape" else page.locator("#stop").click()
-    expect(page.locator("#waiting")).to_have_text("")
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    await_answer(page)
-    expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
-    expect(page.locator("#history li")).to_have_count(1)
+    draw_for_long(slow_page)
+    ask(slow_page, MOON)
+    expect(slow_page.locator("#waiting")).to_contain_text(MOON)
+    slow_page.keyboard.press("Escape") if leave == "Escape" else slow_page.locator("#stop").click()
+    expect(slow_page.locator("#waiting")).to_have_text("")
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    await_answer(slow_page)
+    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#history li")).to_have_count(1)
 
 
 @pytest.mark.slow
 def test_a_double_enter_draws_once(slow_page: Page):
-    page = slow_page
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("50")
-    page.locator("#prompt textarea").fill(PROMPT)
+    choose_steps(slow_page, 50)
+    slow_page.locator("#prompt textarea").fill(PROMPT)
     # Both presses at the same moment on the page's clock, although Stop appears between them.
-    page.evaluate("const now = performance.now(); performance.now = () => now")
-    page.keyboard.press("Enter")
-    expect(page.locator("#stop")).to_be_visible()
-    page.locator("#prompt textarea").press("Enter")
-    settle(page)
-    expect(page.locator("#waiting")).to_have_text("")
+    slow_page.evaluate("const now = performance.now(); performance.now = () => now")
+    slow_page.keyboard.press("Enter")
+    expect(slow_page.locator("#stop")).to_be_visible()
+    slow_page.locator("#prompt textarea").press("Enter")
+    settle(slow_page)
+    expect(slow_page.locator("#waiting")).to_have_text("")
 
 
 NOTE_CLICKS = """() => document.addEventListener(
@@ -143,11 +140,9 @@ def direction(page: Page, selector: str) -> str:
 
 @pytest.mark.slow
 def test_text_that_is_written_from_right_to_left(page: Page):
-    open_advanced(page)
-    page.locator("#steps input[type=number]").fill("1")
+    choose_steps(page, 1)
     page.locator("#negative textarea").fill(HEBREW)
-    ask(page, HEBREW)
-    wait_for_pictures(page)
+    draw_pictures(page, HEBREW)
     open_picture(page)
     expect(page.locator("#picked-settings dd").first).to_have_text(HEBREW)
     for selector in ("#prompt textarea", "#negative textarea", "#picked-settings dd"):
@@ -179,8 +174,7 @@ SEEN = """() => [...document.querySelectorAll("button, a, input, textarea, progr
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_paper_shows_the_pictures_and_their_settings(browser: Browser, address: str, scheme: str):
     with opened(browser, address, color_scheme=scheme) as page:
-        ask(page, PROMPT)
-        wait_for_pictures(page)
+        draw_pictures(page, PROMPT)
         page.emulate_media(media="print")
         assert page.evaluate(SEEN) == []
         for picture in page.locator("#gallery .thumbnail-lg img").all():
@@ -210,8 +204,7 @@ SMALL = """() => [...document.querySelectorAll(
 @pytest.mark.slow
 def test_fingers_hit_every_control(browser: Browser, address: str):
     with opened(browser, address, 390, 844, has_touch=True, is_mobile=True) as page:
-        ask(page, PROMPT)
-        wait_for_pictures(page)
+        draw_pictures(page, PROMPT)
         assert page.evaluate(SMALL) == []
         open_picture(page)
         open_advanced(page)

@@ -11,6 +11,7 @@ from tests.browsing import (
     Visitor,
     ask,
     choose,
+    draw_pictures,
     opened,
     opening,
     picture,
@@ -56,8 +57,7 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         expect(chip).to_have_attribute("data-strength", "60 %")
         expect(page.locator("#panel-picture")).to_be_hidden()
         expect(page.locator("#ask[data-masked]")).to_be_visible()
-        ask(page, "")  # a picture needs no prompt
-        wait_for_pictures(page, 1)
+        draw_pictures(page, "", 1)
         page.locator("#gallery .thumbnail-lg").click()
         split.press("ArrowRight")
         expect(split).to_have_value("1")
@@ -143,8 +143,7 @@ def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
         page.mouse.up()
         expect(page.locator("#start [name=left]")).not_to_have_value("0")
         page.locator("#start [name=left]").fill("0")
-        ask(page, "a red circle")
-        wait_for_pictures(page, 1)
+        draw_pictures(page, "a red circle", 1)
         drawn = page.locator("#gallery .thumbnail-lg img")
         expect(drawn).to_have_js_property("naturalWidth", 384 + 128)
         expect(drawn).to_have_js_property("naturalHeight", 256)
@@ -206,8 +205,7 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
     with visitor.at(f"{address}/?steps=4&images=1&strength=0.5") as page:
         choose(page, picture())
         expect(page.locator("#chip-picture")).to_have_attribute("data-strength", "50 %")
-        ask(page, "a red circle")
-        wait_for_pictures(page, 1)
+        draw_pictures(page, "a red circle", 1)
         page.locator("#free-picture").click()
         page.locator("#gallery .thumbnail-lg").click()
         page.locator("#new-seed").click()
@@ -284,8 +282,7 @@ def test_a_model_that_needs_a_mask_asks_for_it(visitor: Visitor, inpainting: str
         expect(page.locator("#start [data-do=mark]")).to_be_focused()
         mark_all(page)
         expect(note).to_be_hidden()
-        ask(page, "a star")
-        wait_for_pictures(page, 1)
+        draw_pictures(page, "a star", 1)
         page.wait_for_function(KEPT)
         page.reload()  # the panel is mounted before the part that keeps the picture
         expect(page.locator("#start .preview canvas")).to_be_visible()

@@ -14,11 +14,12 @@ from tests.browsing import (
     DRAWN_WITHIN_MS,
     ask,
     ask_after_a_refusal,
+    choose_steps,
     opened,
     wait_for_pictures,
     width_needed,
 )
-from tools.page_states import PROMPT, open_advanced, open_picture
+from tools.page_states import PROMPT, open_picture
 from ui import i18n
 
 MOON = "a yellow moon"
@@ -44,8 +45,7 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
     step = re.compile(r"Step \d+ of 50")
     with opened(browser, slow_address) as one, opened(browser, slow_address) as other:
         for page in (one, other):
-            open_advanced(page)
-            page.locator("#steps input[type=number]").fill("50")
+            choose_steps(page, 50)
         ask(one, PROMPT)
         expect(one.locator("#status")).to_contain_text(step)
         ask(other, MOON)
