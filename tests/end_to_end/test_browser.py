@@ -56,7 +56,7 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
 
     page.locator("#gallery .thumbnail-lg").first.click()
     with page.expect_download() as download:
-        page.get_by_label("Download", exact=True).click()
+        page.locator("#picked .downloads a").first.click()
     assert download.value.suggested_filename == f"a-large-red-star-on-a-blue-background-{seed}.png"
     saved = tmp_path / "saved.png"
     download.value.save_as(saved)
@@ -377,8 +377,9 @@ def test_nothing_of_gradios_own_is_left_in_english(browser: Browser, address: st
         said = app.aria_snapshot()
         open_picture(page)
         expect(page.locator("#picked-settings dd").filter(has_text="7,5")).to_be_visible()
-        for name in ("Schließen", "Vollbild", "Vorschaubild 4 von 4"):
+        for name in ("Schließen", "Vorschaubild 4 von 4"):
             expect(gallery.get_by_role("button", name=name)).to_be_visible()
+        expect(page.locator("#walk").get_by_role("button", name="Vollbild")).to_be_visible()
         for role in ("spinbutton", "slider"):
             label = i18n.SETTINGS["num_inference_steps"].label
             expect(page.locator("#steps").get_by_role(role, name=label)).to_be_visible()

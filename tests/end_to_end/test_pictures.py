@@ -1,5 +1,6 @@
 """An opened picture: its place in the window, its panel, and what can be done with it."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -79,13 +80,18 @@ def test_a_double_click_opens_the_picture_that_it_hits(gallery: Page, index: int
 def test_the_panel_belongs_to_the_open_picture_at_every_moment(gallery: Page):
     open_picture(gallery)
     await_focus_on_picture(gallery)
-    keys = []
-    for press in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
+    presses = (
+        ("ArrowRight", 1),
+        ("ArrowRight", 2),
+        ("ArrowLeft", 1),
+        ("ArrowLeft", 0),
+        ("ArrowLeft", 3),
+    )
+    for press, index in presses:
         gallery.keyboard.press(press)
         file, key = gallery.evaluate(FILES)
         assert file.endswith(f"/{key}")
-        keys.append(key)
-    assert len(set(keys)) == 4
+        expect(gallery.locator("#gallery .thumbnail-small").nth(index)).to_contain_class("selected")
     expect(gallery.locator("#picked details")).to_have_attribute("open", "")
 
 
@@ -144,6 +150,42 @@ def test_an_opened_picture_is_in_sight_as_a_whole(gallery: Page, width: int, hei
         )
         selected(gallery).press("Escape")
         expect(picture).to_have_count(0)
+
+
+FILLS = """(part) => {
+  const { left, top, right, bottom } = part.getBoundingClientRect();
+  return left === 0 && top === 0 && right === innerWidth && bottom === innerHeight;
+}"""
+
+
+@pytest.mark.slow
+def test_the_open_picture_fills_the_screen(gallery: Page):
+    picture = gallery.locator("#gallery .media-button img")
+    full = gallery.locator("#walk [data-full]")
+    gallery.locator("#gallery .thumbnail-lg").first.click()
+    small = picture.bounding_box()
+    full.click()
+    gallery.wait_for_function(FILLS, arg=gallery.locator("#stage").element_handle())
+    large = picture.bounding_box()
+    assert small
+    assert large
+    assert large["height"] == 800 > small["height"]
+    gallery.keyboard.press("ArrowRight")
+    expect(gallery.locator("#gallery .thumbnail-small").nth(1)).to_have_class(
+        re.compile("selected")
+    )
+    gallery.keyboard.press("+")
+    expect(picture).to_have_attribute("style", re.compile(r"scale\(1.25\)"))
+    gallery.mouse.move(640, 400)
+    gallery.mouse.down()
+    gallery.mouse.move(700, 400, steps=3)
+    gallery.mouse.up()
+    expect(picture).to_have_attribute("style", re.compile(r"translate\(60px, 0px\)"))
+    gallery.keyboard.press("Escape")
+    expect(full).to_be_focused()
+    expect(gallery.locator("#stage[data-full]")).to_have_count(0)
+    expect(picture).to_be_visible()
+    expect(full).to_have_attribute("aria-pressed", "false")
 
 
 @pytest.mark.slow

@@ -111,15 +111,16 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                     object_fit="cover",
                     format="png",
                     interactive=False,
-                    buttons=["download", "download_all", "fullscreen"],
+                    buttons=["download_all"],
                     elem_id="gallery",
                 )
                 wiring.add("gallery", gallery)
                 wiring.add("pictures", gr.State([]))  # the `ui.pictures.saved.Picture`s there
                 gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
                 beginning.cards(kind)
-            picture_panel.layout(wiring, facts)
-            history.layout(wiring)
+            with gr.Column(elem_id="side"):
+                picture_panel.layout(wiring, facts)
+                history.layout(wiring)
     gr.HTML(_footer(facts, kind), elem_id="footer", padding=False)
     wiring.add(RELAY, relay.layout(link.NAMES))
 

@@ -51,10 +51,15 @@ def layout(wiring: Wiring, facts: Facts) -> None:
 
 
 def arrows() -> str:
-    """Return HTML with buttons that open the picture before and after the open one."""
+    """Return HTML with buttons over the open picture: the one before, the next, the full screen."""
+    buttons = {
+        'data-walk="-1"': i18n.PREVIOUS,
+        'data-walk="1"': i18n.NEXT,
+        'data-full aria-pressed="false"': i18n.FULL_SCREEN,
+    }
     return "".join(
-        f'<button type="button" data-walk="{steps}" aria-label="{escape(name)}"></button>'
-        for steps, name in ((-1, i18n.PREVIOUS), (1, i18n.NEXT))
+        f'<button type="button" {kind} aria-label="{escape(name)}"></button>'
+        for kind, name in buttons.items()
     )
 
 

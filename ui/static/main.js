@@ -2,6 +2,7 @@
 // this module is evaluated before Gradio mounts any part.
 import "./back.js";
 import "./drop.js";
+import "./fullscreen.js";
 import "./live.js";
 import "./page.js";
 import "./pictures.js";
