@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from pipeline import BUNDLED, SDXLPipeline
-from ui.samples.examples import cards_for, examples_for
+from ui.samples.examples import examples_for
 from ui.samples.model_kind import Kind
 from ui.samples.sample_pictures import EXAMPLES, STYLES
 from ui.samples.styles import styles_for
@@ -42,7 +42,7 @@ def main() -> None:
     for name, style in styles_for(kind).items():
         image = _drawn(pipe, *style.apply(subject, ""), seed)
         _save(image, STYLE_SIDE, STYLES.file_of(kind, name))
-    for prompt in cards_for(kind):
+    for prompt in examples_for(kind):
         image = _drawn(pipe, prompt, "", _SEEDS.get(prompt, seed))
         _save(image, EXAMPLE_SIDE, EXAMPLES.file_of(kind, prompt))
 

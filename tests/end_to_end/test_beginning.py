@@ -13,10 +13,10 @@ from serving.messages import Code, Message
 from tests.browsing import DRAWN_WITHIN_MS, choose_steps, opened, settle, wait_for_pictures
 from tools.page_states import open_advanced
 from ui import i18n
-from ui.samples.examples import cards_for, examples_for
+from ui.samples.examples import examples_for
 from ui.samples.model_kind import Kind
 
-CARDS, EXAMPLES = cards_for(Kind.MINIATURE), examples_for(Kind.MINIATURE)
+CARDS = examples_for(Kind.MINIATURE)
 SETTINGS_TEXT = (
     "a yellow moon\nNegative prompt: blurry\nSteps: 20, CFG scale: 7, Seed: 41, Size: 8x8"
 )
@@ -56,19 +56,14 @@ def test_examples_are_drawn_with_one_press(page: Page):
     expect(pictures.nth(1)).to_be_focused()  # in place of the card
     expect(cards.first).to_be_hidden()
 
-    example = page.get_by_role("button", name=EXAMPLES[-1])
-    example.dblclick()
-    drawn(page, EXAMPLES[-1])
+    page.get_by_role("button", name=i18n.SURPRISE).dblclick()
     expect(page.locator("#history li")).to_have_count(2)
-
-    page.locator("#surprise").dblclick()
-    expect(page.locator("#history li")).to_have_count(3)
     drawn(page, prompt.input_value())
-    expect(page.locator("#history li")).to_have_count(3)
+    expect(page.locator("#history li")).to_have_count(2)
 
 
 @pytest.mark.slow
-def test_an_example_only_fills_in_the_prompt_while_something_is_drawn(slow_page: Page):
+def test_a_surprise_only_fills_in_the_prompt_while_something_is_drawn(slow_page: Page):
     cards = slow_page.locator("#cards button")
     choose_steps(slow_page, 50)
     places = cards.evaluate_all(BOXES)
@@ -77,15 +72,12 @@ def test_an_example_only_fills_in_the_prompt_while_something_is_drawn(slow_page:
     expect(previews).to_have_count(4)
     settle(slow_page)
     assert previews.evaluate_all(BOXES) == places  # they lie over the cards
-    example = slow_page.locator("#examples button").nth(2)
-    example.click()
-    expect(slow_page.locator("#prompt textarea")).to_have_value(EXAMPLES[2])
     slow_page.locator("#surprise").click()
-    expect(slow_page.locator("#prompt textarea")).not_to_have_value(EXAMPLES[2])
+    expect(slow_page.locator("#prompt textarea")).not_to_have_value(CARDS[0])
     slow_page.locator("#stop").click()
     expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
     expect(slow_page.locator("#history li")).to_have_count(1)
-    expect(slow_page.locator("#history li")).to_contain_text(EXAMPLES[0])
+    expect(slow_page.locator("#history li")).to_contain_text(CARDS[0])
 
 
 @pytest.mark.slow
@@ -95,7 +87,7 @@ def test_examples_are_easy_to_hit_and_their_focus_is_seen(
 ):
     width = 360 if touch else 1280
     with opened(browser, address, width, is_mobile=touch, has_touch=touch) as page:
-        examples = page.locator("#examples button, #surprise")
+        examples = page.locator("#cards button, #surprise")
         heights = [height for *_, height in examples.evaluate_all(BOXES)]
         assert min(heights) >= (44 if touch else 24)
         assert examples.evaluate_all(OUTLINE_IS_CUT) == []

@@ -337,7 +337,8 @@ def test_opening_the_page_clears_nothing(page: Page):
 
 
 def test_page_names_model_and_device(page: Page):
-    expect(page.locator("#header")).to_contain_text(re.compile(r"\d+ × \d+ pixels · on CPU"))
+    expect(page.locator("#header")).to_contain_text(i18n.DEMO)
+    expect(page.locator("#footer")).to_contain_text(re.compile(r"\d+ × \d+ pixels · on CPU"))
     expect(page.locator("#footer")).to_contain_text("licence")
 
 

@@ -270,7 +270,7 @@ def test_a_model_that_needs_a_mask_asks_for_it(visitor: Visitor, inpainting: str
         refusal, note = page.locator("#status [role=alert]"), page.locator("#mask-first")
         expect(page.locator("#panel-picture")).to_be_visible()
         expect(note).to_have_text(i18n.MASK_FIRST)
-        for example in ("#cards", "#examples", "#surprise"):
+        for example in ("#cards", "#surprise"):
             expect(page.locator(example)).to_be_hidden()
         page.locator("#chip-picture").click()
         ask(page, "a star")

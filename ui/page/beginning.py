@@ -11,7 +11,7 @@ import gradio as gr
 
 from ui import i18n
 from ui.samples import sample_pictures
-from ui.samples.examples import cards_for, examples_for, surprise
+from ui.samples.examples import examples_for, surprise
 from ui.samples.model_kind import Kind
 from ui.wiring import Call, Updates, Wiring
 
@@ -24,31 +24,23 @@ _DRAW = """({ prompt }) => {
 def cards(kind: Kind) -> gr.HTML:
     """Return the cards in the place of the pictures, which CSS hides once there are some."""
     pictures = sample_pictures.EXAMPLES.addresses(kind)
-    buttons = "".join(_card(prompt, pictures.get(prompt)) for prompt in cards_for(kind))
-    return _group("cards", buttons)
+    buttons = "".join(_card(prompt, pictures.get(prompt)) for prompt in examples_for(kind))
+    # The label stands in the text, which is in the visitor's language as a whole.
+    value = f'<div role="group" aria-label="{escape(i18n.EXAMPLES)}">{buttons}</div>'
+    return gr.HTML(value, js_on_load=None, apply_default_css=False, elem_id="cards", padding=False)
 
 
 def _card(prompt: str, picture: str | None) -> str:
     # The page adds the server's address to that of the picture.
     image = "" if picture is None else f'<img data-src="{escape(picture)}" alt="">'
-    return _button(prompt, f"{image}<span>{escape(prompt)}</span>")
+    words = escape(prompt)
+    content = f"{image}<span>{words}</span>"
+    return f'<button type="button" lang="en" data-example="{words}">{content}</button>'
 
 
-def examples(kind: Kind) -> gr.HTML:
-    """Return the list of example prompts."""
-    buttons = "".join(_button(prompt, escape(prompt)) for prompt in examples_for(kind))
-    title = escape(i18n.EXAMPLES)
-    return _group("examples", f'<p aria-hidden="true">{title}</p>{buttons}')
-
-
-def _group(name: str, buttons: str) -> gr.HTML:
-    # The label stands in the text, which is in the visitor's language as a whole.
-    value = f'<div role="group" aria-label="{escape(i18n.EXAMPLES)}">{buttons}</div>'
-    return gr.HTML(value, js_on_load=None, apply_default_css=False, elem_id=name, padding=False)
-
-
-def _button(prompt: str, content: str) -> str:
-    return f'<button type="button" lang="en" data-example="{escape(prompt)}">{content}</button>'
+def dice(wiring: Wiring) -> None:
+    """Lay out the die in the prompt, which draws a random prompt."""
+    wiring.add("surprise", gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise"))
 
 
 def connect(wiring: Wiring, kind: Kind) -> None:

@@ -83,6 +83,7 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                     elem_id="prompt",
                 )
                 wiring.add("prompt", prompt)
+                beginning.dice(wiring)
                 reading.layout(wiring, "length")
                 link.layout(wiring)
                 restore.layout_offer(wiring)
@@ -96,9 +97,6 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 network.layout(wiring)
                 waiting.layout(wiring)
             with gr.Column(elem_id="more"):
-                beginning.examples(kind)
-                surprise = gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise")
-                wiring.add("surprise", surprise)
                 _advanced(wiring)
         with gr.Column(elem_id="pictures"):
             with gr.Column(elem_id="stage"):
@@ -206,12 +204,7 @@ def _header(facts: Facts, kind: Kind) -> str:
     page_data = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
     data = json.dumps(page_data | {"looks": looks.texts(), "live": live.texts()})
     title = i18n.text("title", family=facts.family)
-    line = i18n.text(
-        "model_line",
-        model=i18n.MINIATURE if kind is Kind.MINIATURE else facts.name,
-        size=i18n.size(facts.sizes[0]),
-        hardware=hardware(facts),
-    )
+    line = i18n.DEMO if kind is Kind.MINIATURE else facts.name
     title, line, data = map(escape, (title, line, data))
     masks = " data-masks" if facts.needs_mask else ""
     return f'<h1 lang="{i18n.language()}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
@@ -219,7 +212,13 @@ def _header(facts: Facts, kind: Kind) -> str:
 
 def _footer(facts: Facts, kind: Kind) -> str:
     limits = escape(i18n.MINIATURE_LIMITS if kind is Kind.MINIATURE else i18n.LIMITS)
-    return f"<p>{limits} {_licence(facts, kind)}</p>"
+    line = i18n.text(
+        "model_line",
+        model=i18n.MINIATURE if kind is Kind.MINIATURE else facts.name,
+        size=i18n.size(facts.sizes[0]),
+        hardware=hardware(facts),
+    )
+    return f"<p>{limits}</p><p>{escape(line)} · {_licence(facts, kind)}</p>"
 
 
 def _licence(facts: Facts, kind: Kind) -> str:

@@ -9,7 +9,6 @@ _MINIATURE = (
     "a small white circle inside a large red heart",
     "a yellow moon above a green triangle",
     "an outlined orange hexagon on a cyan background",
-    "a glossy pink heart on a black background",
 )
 _SDXL_HINT = "a lighthouse on a cliff at dusk, long exposure"
 _SDXL = (
@@ -17,7 +16,6 @@ _SDXL = (
     "portrait of an old fisherman in a yellow raincoat",
     "a bowl of ramen on a wooden counter, steam rising",
     "an astronaut resting in a meadow of wild flowers",
-    "a narrow old street after rain, lanterns, reflections",
 )
 
 # Words that the miniature was trained on, for a single object: it draws one best.
@@ -43,13 +41,8 @@ _VIEWS = ("seen from above", "close up", "wide view", "long exposure", "soft foc
 
 
 def examples_for(kind: Kind) -> tuple[str, ...]:
-    """Return example prompts that suit a model of this kind."""
+    """Return the prompts that stand in the place of pictures until there are some."""
     return _MINIATURE if kind is Kind.MINIATURE else _SDXL
-
-
-def cards_for(kind: Kind) -> tuple[str, ...]:
-    """Return the examples that stand in the place of pictures until there are some."""
-    return examples_for(kind)[:4]
 
 
 def hint_for(kind: Kind) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse
 
-from ui.samples.examples import cards_for
+from ui.samples.examples import examples_for
 from ui.samples.model_kind import Kind
 from ui.samples.styles import styles_for
 
@@ -53,4 +53,4 @@ class Samples:
 
 
 STYLES = Samples("style-pictures", styles_for)
-EXAMPLES = Samples("example-pictures", cards_for)
+EXAMPLES = Samples("example-pictures", examples_for)

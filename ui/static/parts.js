@@ -47,8 +47,11 @@ export const start = (app, { element }) => {
   place.dataset.ready = "";
 };
 
-// Tells the server of a file that is refused, and of a picture that is no longer there.
-export const restored = (app, { element, trigger }) => {
+// Shows the settings that were found, with the button that uses them, and tells the server of a file
+// that is refused, and of a picture that is no longer there.
+export const restored = (app, { element, trigger, watch }) => {
+  const reveal = () => app.find("#restore-use")?.scrollIntoView({ block: "nearest" });
+  watch("value", () => setTimeout(reveal)); // Gradio mounts the button meanwhile
   element.addEventListener("refused", ({ detail }) => trigger("select", detail));
   element.addEventListener("removed", () => trigger("clear"));
 };

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from ui.page import beginning
-from ui.samples.examples import cards_for, surprise
+from ui.samples.examples import examples_for, surprise
 from ui.samples.model_kind import Kind
 
 WRONG_ARTICLE = re.compile(r"\b(a [aeiou]|an [^aeiou])")
@@ -23,6 +23,6 @@ def test_surprises_have_the_right_article(kind: Kind):
 @pytest.mark.parametrize("kind", Kind)
 def test_four_cards_and_pictures_only_where_the_model_drew_them(kind: Kind):
     html = str(beginning.cards(kind).value)
-    assert re.findall(r'data-example="([^"]+)"', html) == list(cards_for(kind))
+    assert re.findall(r'data-example="([^"]+)"', html) == list(examples_for(kind))
     assert html.count("<span>") == 4
     assert html.count("<img") == (4 if kind is Kind.MINIATURE else 0)

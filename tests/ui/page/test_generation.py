@@ -772,9 +772,9 @@ def test_old_pictures_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_model_line():
     model = replace(MODEL, device="TPU v5 lite", num_devices=4)
     line = "org/model · 256 × 256 pixels · on 4 × TPU v5 lite"
-    assert page._header(model, Kind.OTHER).endswith(f"<p>{line}</p>")
+    assert f"<p>{line} · " in page._footer(model, Kind.OTHER)
     quantized = replace(model, quantization="int8")
-    assert page._header(quantized, Kind.OTHER).endswith(f"<p>{line}, int8</p>")
+    assert f"<p>{line}, int8 · " in page._footer(quantized, Kind.OTHER)
 
 
 @pytest.mark.lasting

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from ui.samples.examples import cards_for
+from ui.samples.examples import examples_for
 from ui.samples.model_kind import Kind
 from ui.samples.sample_pictures import EXAMPLES, STYLES, Samples
 from ui.samples.styles import styles_for
@@ -17,7 +17,7 @@ ALL = [STYLES, EXAMPLES]
     ("samples", "names", "side", "most"),
     [
         (STYLES, list(styles_for(Kind.MINIATURE)), 96, 2000),
-        (EXAMPLES, list(cards_for(Kind.MINIATURE)), 256, 6000),
+        (EXAMPLES, list(examples_for(Kind.MINIATURE)), 256, 6000),
     ],
 )
 def test_the_miniature_has_every_picture(samples: Samples, names: list[str], side: int, most: int):
