@@ -625,6 +625,8 @@ def test_as_a_part_of_another_sites_page(
         card = component.locator("#cards img").first
         expect(card).to_have_attribute("src", re.compile(f"{address}/example-pictures/.*webp"))
         expect(card).to_have_js_property("naturalWidth", 256)
+        expect(frame.locator("#generate")).to_be_visible()
+        assert page.evaluate("document.activeElement === document.body && scrollY === 0")
         for part in (component, frame):
             part.locator("#prompt textarea").fill(PROMPT)
             part.locator("#prompt textarea").press("Enter")

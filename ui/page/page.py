@@ -79,7 +79,6 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                     placeholder=hint_for(kind),
                     max_lines=8,  # `lines` stays 1, so that Enter sends
                     max_length=MAX_CHARACTERS,
-                    autofocus=True,
                     elem_id="prompt",
                 )
                 wiring.add("prompt", prompt)

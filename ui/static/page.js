@@ -206,6 +206,9 @@ const keepFocus = (app) => {
 forEachApp((app) => app.whenOpen(() => {
   const keep = () => keepFocus(app);
   showPictures(app);
+  // Inside another page the focus belongs to that page, which it would scroll.
+  const isTop = alone && window.top === window;
+  if (isTop && document.activeElement === document.body) app.find("#prompt textarea").focus();
   // A model that draws only from pictures begins with their panel.
   if (app.find("#header [data-masks]")) openPanel(app, "picture");
   app.watch("#ask", keep, {}); // the offer to use pasted settings goes
