@@ -358,6 +358,7 @@ def test_wrong_body(site: Site, content: bytes):
         assert refused.json()["error"]["message"]
 
 
+@pytest.mark.lasting
 @pytest.mark.parametrize(
     ("path", "most"),
     [
@@ -691,6 +692,7 @@ def test_graceful_stop():
         assert not site.thread.is_alive()
 
 
+@pytest.mark.lasting
 def test_stop_has_a_limit():
     with serve(held=True, stop_within_s=0.2) as site:
         running = Background(site)
@@ -772,6 +774,7 @@ def test_openai_stream(client: openai.OpenAI):
     assert base64.b64decode(event.b64_json).startswith(b"\x89PNG")
 
 
+@pytest.mark.lasting
 def test_openai_stream_is_never_silent(monkeypatch: pytest.MonkeyPatch):
     """The stream sends pings while it waits, which OpenAI's client ignores."""
     monkeypatch.setattr(calls, "PAUSE_S", 0.1)
