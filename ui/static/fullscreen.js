@@ -5,11 +5,9 @@ import { WHOLE, moved, swiped, zoomed } from "./view.js";
 
 const STEP = 1.25; // of a key or of the wheel
 const DOUBLE = 2.5; // of a double click
-const SLIP = 5; // pixels that a press may move and is still a click
 
 let app = null; // the app whose picture fills the screen
 let view = WHOLE;
-let dragged = false; // whether the press under way has moved the picture
 const pointers = new Map(); // by id: where each pressed pointer is
 
 const image = () => app.find("#gallery .preview .media-button img");
@@ -46,8 +44,8 @@ const enter = (to) => {
   stage.setAttribute("data-full", "");
   button(app).ariaPressed = "true";
   show(WHOLE);
-  // Phones of Apple have no full screen for a part of a page: it fills the window there.
-  stage.requestFullscreen?.({ navigationUI: "hide" }).catch(() => {});
+  // Phones of Apple and many frames have no full screen for a part of a page: it fills the window there.
+  if (document.fullscreenEnabled) stage.requestFullscreen({ navigationUI: "hide" }).catch(() => {});
 };
 
 document.addEventListener("fullscreenchange", () => {
@@ -57,8 +55,8 @@ document.addEventListener("click", (event) => {
   const { target } = event;
   const full = target.closest?.("#walk [data-full]");
   if (full) (app ? leave() : enter(appOf(full)));
-  // A click into the opened picture shows the next one, but not the one that ends a drag.
-  else if (app && target.closest?.("#gallery .media-button") && (dragged || view.scale > 1)) swallow(event);
+  // Elsewhere a click into the opened picture shows the next one. Here it may end a drag or be doubled.
+  else if (app && target.closest?.("#gallery .media-button")) swallow(event);
 }, true);
 document.addEventListener("keydown", (event) => {
   if (!app || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -92,13 +90,11 @@ document.addEventListener("pointerdown", (event) => {
   if (!app || !event.target.closest("#gallery .media-button")) return;
   pointers.set(event.pointerId, { x: event.x, y: event.y });
   began = pointers.size === 1 ? { x: event.x, y: event.y } : null;
-  dragged = pointers.size > 1;
 });
 document.addEventListener("pointermove", (event) => {
   const before = app && pointers.get(event.pointerId);
   if (!before) return;
   const now = { x: event.x, y: event.y };
-  if (began && Math.hypot(now.x - began.x, now.y - began.y) > SLIP) dragged = true;
   if (pointers.size === 1) {
     if (view.scale > 1) show(moved(view, now.x - before.x, now.y - before.y, box()));
     pointers.set(event.pointerId, now);
