@@ -33,7 +33,6 @@ from ui.form import link
 # The limits are generous because a busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000
 SHOWN_WITHIN_MS = 60_000
-NO_ERROR = "no error begins like this"
 expect.set_options(timeout=SHOWN_WITHIN_MS)
 
 
@@ -44,7 +43,7 @@ def opened(
     width: int = 1280,
     height: int = 800,
     *,
-    unless: str = NO_ERROR,
+    unless: str | tuple[str, ...] = (),
     **options: Any,
 ) -> Iterator[Page]:
     """Open the page in a browser that was never used; see `_watched`."""
@@ -69,7 +68,7 @@ class Visitor:
             yield cls(context)
 
     @contextmanager
-    def at(self, address: str, *, unless: str = NO_ERROR) -> Iterator[Page]:
+    def at(self, address: str, *, unless: str | tuple[str, ...] = ()) -> Iterator[Page]:
         """Open a page, and make the browser forget what it stored when the page is closed.
 
         See `_watched`.
@@ -101,7 +100,9 @@ def _context(
 
 
 @contextmanager
-def _watched(context: BrowserContext, address: str, unless: str) -> Iterator[Page]:
+def _watched(
+    context: BrowserContext, address: str, unless: str | tuple[str, ...]
+) -> Iterator[Page]:
     """Open the page, and check that it requests nothing from other sites and logs no errors.
 
     Errors that begin with `unless` are ignored.
@@ -145,7 +146,7 @@ def _is_far(url: str) -> bool:
     return not url.startswith(("http://127.0.0.1:", "http://localhost:", "data:", "blob:"))
 
 
-def _is_error(said: ConsoleMessage, unless: str) -> bool:
+def _is_error(said: ConsoleMessage, unless: str | tuple[str, ...]) -> bool:
     return said.type == "error" and not said.text.startswith(unless)
 
 

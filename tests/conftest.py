@@ -24,6 +24,9 @@ from tests.gated import Gate
 from tests.jax_setup import JaxSetup
 from tests.web import PROGRAM, folder_served, served
 
+# The files of this kind in folders whose tests are named on the command line follow at once.
+jax_setup = JaxSetup()
+sys.meta_path.insert(0, jax_setup)
 # Imports and tracing make many objects, of which little is garbage.
 gc.set_threshold(50_000, 10, 10)
 
@@ -84,7 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Programs that a shell runs in the background ignore Ctrl+C, and so do their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.meta_path.insert(0, JaxSetup(skipped=config.option.without_jax))
+    jax_setup.skipped = config.option.without_jax
 
 
 def name_of(path: str) -> str:
