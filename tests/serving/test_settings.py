@@ -179,6 +179,7 @@ def test_on_a_space_the_page_is_open_to_all():
         ),
         ([], {"STEPS": "51"}, "STEPS: '51' is not possible; expected a whole number from 1 to 50"),
         (["--images", "4.5"], {}, "--images-per-request: '4.5'"),
+        (["--images-per-request", "4_0"], {}, "--images-per-request: '4_0'"),
         (["--sizes", "1024"], {}, "--sizes: '1024' is not possible; expected sizes such as 1024x"),
         (["--sizes", "64x64,7x64"], {}, "--sizes: '7x64' is not possible"),
         ([], {"SIZES": "64x64,-8x64"}, "SIZES: '-8x64' is not possible"),
@@ -198,8 +199,8 @@ def test_on_a_space_the_page_is_open_to_all():
         (["--log-prompts", "perhaps"], {}, "expected yes or no"),
         (
             [],
-            {"SAFETY_CHECKER": "maybe"},
-            "SAFETY_CHECKER: 'maybe' is not possible; expected yes or no",
+            {"SAFETY_CHECKER": "off"},
+            "SAFETY_CHECKER: 'off' is not possible; expected yes or no",
         ),
         (
             [],
