@@ -20,10 +20,24 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+_YES_OR_NO = {"yes": True, "no": False}
+
 
 def _parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
     """Return a validator that parses text and passes on all other values."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _whole(text: str) -> int:
+    if not text.strip().isdecimal():  # int() would accept 1_000 and +5
+        raise ValueError
+    return int(text)
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in _YES_OR_NO:
+        raise ValueError
+    return _YES_OR_NO[text]
 
 
 def _list(text: str) -> list[str]:
@@ -49,6 +63,9 @@ def _matching(pattern: str, expectation: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+Whole = Annotated[int, _parsed_by(_whole)]
+WholeOrNone = Annotated[int | None, _parsed_by(_whole)]
+YesOrNo = Annotated[bool, _parsed_by(_yes_or_no)]
 _Origin = Annotated[
     str, _matching(r"https?://[A-Za-z0-9.\-\[\]:]+", "an origin such as https://example.org")
 ]
@@ -176,7 +193,7 @@ class Options(BaseModel):
         "without LoRAs.",
         default_text="none",
     )
-    model_memory: int | None = _setting(
+    model_memory: WholeOrNone = _setting(
         None,
         "Bytes of the host's memory in which to keep models that are not on the devices. Changing "
         "to a model that is kept does not wait for the disk.",
@@ -197,20 +214,20 @@ class Options(BaseModel):
         "line of colour.txt.",
         default_text="none",
     )
-    prompt_chunks: int = _setting(
+    prompt_chunks: Whole = _setting(
         1,
         "Number of chunks of 75 tokens that a prompt may have. More chunks take more memory. A "
         "prompt that fits into one chunk gives the same picture whatever the number is.",
         ge=1,
         le=3,
     )
-    step_cache: bool = _setting(
+    step_cache: YesOrNo = _setting(
         False,
         "Allow requests to use step caching (cache_interval), which is quicker and less exact. It "
         "takes some memory for each picture that is drawn at once. Pictures of other requests "
         "stay the same.",
     )
-    devices_per_picture: int = _setting(
+    devices_per_picture: Whole = _setting(
         1,
         "Number of devices that draw a picture together: 1 or an even number. With more devices a "
         "picture is finished sooner; with 1, more pictures are finished in all. From 4 on, "
@@ -231,14 +248,14 @@ class Options(BaseModel):
         "that.",
         default_text="the checkpoint's own size",
     )
-    images_per_request: int = _setting(
+    images_per_request: Whole = _setting(
         4,
         "Number of pictures that are drawn at once, and that a request gets unless it asks for "
         "fewer.",
         ge=1,
         le=64,
     )
-    steps: int | None = _setting(
+    steps: WholeOrNone = _setting(
         None,
         "Number of steps for a request that does not choose it.",
         default_text="25, or as many as a distilled model was made for",
@@ -263,7 +280,7 @@ class Options(BaseModel):
         section="Server",
         on_space="0.0.0.0",
     )
-    port: int = _setting(7860, "Port to listen on.", ge=1, le=65535)
+    port: Whole = _setting(7860, "Port to listen on.", ge=1, le=65535)
     allowed_hosts: HostNames = _setting(
         (),
         "Host names of this server, separated by commas, such as draw.example.org. *.example.org "
@@ -275,7 +292,7 @@ class Options(BaseModel):
         "Origins of other web pages that may use and embed this one, separated by commas, such as "
         "https://example.org.",
     )
-    trusted_proxies: int = _setting(
+    trusted_proxies: Whole = _setting(
         0,
         "Number of proxies between the visitors and this server. Each adds the address of its "
         "caller to X-Forwarded-For.",
@@ -300,7 +317,7 @@ class Options(BaseModel):
         "Who may use AUTOMATIC1111's API, under /sdapi/v1. keys: clients that send a key from "
         "API_KEYS_FILE, or everybody when there is no such file. on: everybody. off: nobody.",
     )
-    stop_within: int = _setting(
+    stop_within: Whole = _setting(
         60,
         "Seconds in which running requests can finish when the process is told to stop.",
         ge=0,
@@ -309,9 +326,9 @@ class Options(BaseModel):
     log_format: Literal["text", "json"] = _setting(
         "text", "Format of the log: text for people, json for machines."
     )
-    log_prompts: bool = _setting(False, "Write the prompts to the log.")
+    log_prompts: YesOrNo = _setting(False, "Write the prompts to the log.")
 
-    max_waiting: int = _setting(
+    max_waiting: Whole = _setting(
         32,
         "Number of requests that may wait for their turn. One visitor can hold half of these "
         "places, one address three quarters.",
@@ -319,41 +336,43 @@ class Options(BaseModel):
         ge=1,
         le=10_000,
     )
-    max_wait: int = _setting(600, "Seconds that a request may wait for its turn.", ge=1, le=86_400)
-    max_run: int = _setting(
+    max_wait: Whole = _setting(
+        600, "Seconds that a request may wait for its turn.", ge=1, le=86_400
+    )
+    max_run: Whole = _setting(
         300,
         "Seconds within which a request must finish, counted from the beginning of its newest "
         "picture.",
         ge=1,
         le=86_400,
     )
-    grace: int = _setting(
+    grace: Whole = _setting(
         30,
         "Seconds that a request goes on after its page was closed or lost the connection, so that "
         "a reloaded page finds it again.",
         ge=0,
         le=3600,
     )
-    keep_results: int = _setting(
+    keep_results: Whole = _setting(
         32,
         "Number of finished requests whose pictures can be fetched again. The oldest go earlier if "
         "the files exceed 256 MiB.",
         ge=0,
         le=10_000,
     )
-    keep_seconds: int = _setting(
+    keep_seconds: Whole = _setting(
         600,
         "Seconds that the pictures of a finished request can be fetched again.",
         ge=0,
         le=86_400,
     )
-    keep_files: int = _setting(
+    keep_files: Whole = _setting(
         3600, "Seconds that the page's picture files can be downloaded.", ge=60, le=86_400
     )
-    rate_per_address: int = _setting(
+    rate_per_address: Whole = _setting(
         0, "Requests per minute from one address; 0 sets no limit.", ge=0, le=100_000
     )
-    rate_per_session: int = _setting(
+    rate_per_session: Whole = _setting(
         0, "Requests per minute from one open page or API key; 0 sets no limit.", ge=0, le=100_000
     )
 
@@ -374,7 +393,7 @@ class Options(BaseModel):
         "or a regular expression between slashes.",
         section="Moderation",
     )
-    safety_checker: bool = _setting(
+    safety_checker: YesOrNo = _setting(
         True,
         "Run the checkpoint's safety checker, if it has one, and blur the pictures that it flags.",
     )
@@ -383,7 +402,7 @@ class Options(BaseModel):
         "Function of your own, written package.module:function, that checks finished pictures. It "
         "is given a list of PIL images and returns a list of bool: True blurs a picture.",
     )
-    reveal: bool = _setting(
+    reveal: YesOrNo = _setting(
         True,
         "Allow visitors to see their own pictures that SCREEN flagged. Pictures that the safety "
         "checker flagged always stay blurred.",

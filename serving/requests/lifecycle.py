@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from pipeline.drawing.scheduler import FRONT, Rules, Scheduler
@@ -42,8 +44,12 @@ STOPS_WITHIN_S = 5.0
 # A quarter of the queue is kept for addresses that have nothing in it, and another quarter for
 # visitors that have nothing in it. So neither one address nor one visitor can fill the queue.
 _KEPT_FREE = 4
-# Seconds between two announcements of all places, and between `FRONT` of them.
-TOLD_S, PAUSE_S = 0.1, 0.01
+# Seconds in which those at the front of the queue are told their places: changes that come closer
+# together are told as one.
+TOLD_S = 0.1
+# Seconds in which the others begin to be told theirs, and between `FRONT` and the next of them:
+# a long queue leaves time for all else.
+FAR_TOLD_S, FAR_PAUSE_S = 1.0, 0.01
 # Live pictures that may wait: of one address, whose visitors can have one each, and in all.
 MOST_LIVE_EACH, MOST_LIVE = 8, 64
 # Bytes of the pictures that requests under way start from: in all, and of one address.
@@ -176,8 +182,11 @@ class RequestLifecycle:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: dict[str, Record] = {}  # the records of these tasks
         self._beginning: asyncio.Handle | None = None  # of `begin_next`, after endings
-        self._places_changed = False
-        self._announcing: asyncio.Task[None] | None = None  # tells places
+        self._told_at = -math.inf  # the loop's time when places were told last
+        self._tells_at: asyncio.TimerHandle | None = None  # when they are told next
+        self._front: set[Record] = set()  # that were told their places last
+        self._far_changed = False  # whether the others are to be told theirs
+        self._telling: asyncio.Task[None] | None = None  # tells them
         self._closing = False
         observer.watch(self.facts, lambda: self.load)
 
@@ -273,8 +282,9 @@ class RequestLifecycle:
     async def close(self, within_s: float) -> None:
         """See `serving.generator.Generator.close`."""
         self._closing = True
-        if self._announcing:
-            self._announcing.cancel()
+        for pending in (self._telling, self._tells_at):
+            if pending:
+                pending.cancel()
         waiting = (record for record in self._scheduler if record.started_at is None)
         for record in [*waiting, *self._scheduler.live]:  # once closing, no positions are published
             self._registry.end(record, ErrorKind.STOPPING, Message(Code.STOPPING))
@@ -441,27 +451,48 @@ class RequestLifecycle:
         self._observer.ended(record)
 
     def _announce_positions(self) -> None:
-        """Tell those that wait their places soon, and again for as long as these change."""
-        self._places_changed = not self._closing
-        if self._places_changed and (self._announcing is None or self._announcing.done()):
-            self._announcing = asyncio.create_task(self._announce())
+        """Tell those at the front of the queue their places soon, and the others in a while."""
+        if self._closing or self._tells_at:
+            return
+        loop = asyncio.get_running_loop()
+        due_at = self._told_at + TOLD_S
+        if loop.time() >= due_at:
+            self._announce_front()
+        else:
+            self._tells_at = loop.call_at(due_at, self._announce_front)
 
-    async def _announce(self) -> None:
-        while self._places_changed:
-            self._places_changed = False
-            for number, _ in enumerate(self._announced(), start=1):
-                if number % FRONT == 0:  # a long queue leaves time for all else
-                    await asyncio.sleep(PAUSE_S)
-            await asyncio.sleep(TOLD_S)
+    def _announce_front(self) -> None:
+        self._tells_at = None
+        self._told_at = asyncio.get_running_loop().time()
+        announced = list(islice(self._announced(), FRONT))
+        self._front = set(announced)
+        if len(announced) < FRONT:
+            return
+        self._far_changed = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._announce_far())
 
-    def _announced(self) -> Iterator[Record]:
+    async def _announce_far(self) -> None:
+        """Tell those behind the front their places, as long as these change."""
+        while self._far_changed:
+            await asyncio.sleep(FAR_TOLD_S)
+            self._far_changed = False
+            announced = self._announced(lambda record: record in self._front)
+            for number, _ in enumerate(announced, start=1):
+                if number % FRONT == 0:
+                    await asyncio.sleep(FAR_PAUSE_S)
+
+    def _announced(
+        self, is_excepted: Callable[[Record], bool] = lambda _: False
+    ) -> Iterator[Record]:
         """Iterate over turns, and tell those that wait their places as these are read."""
         wait_s = self._until_free_s()
         seen_records: set[Record] = set()
         for record in self._scheduler.in_turn():
             if record.started_at is None and record not in seen_records:
                 seen_records.add(record)
-                self._registry.publish(record, Queued(len(seen_records), wait_s))
+                if not is_excepted(record):
+                    self._registry.publish(record, Queued(len(seen_records), wait_s))
             yield record
             takes_s = self._pace.expect(self._evaluations(record) / max(1, self._drawer.slots))
             if wait_s is not None and takes_s is not None:

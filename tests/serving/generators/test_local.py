@@ -454,7 +454,7 @@ async def test_visitors_far_from_the_front_are_told_their_places_in_a_while(
     await asyncio.sleep(0)
     assert not following.done()
     await skip(lifecycle.TOLD_S)
-    await skip(lifecycle.PAUSE_S)
+    await skip(lifecycle.FAR_TOLD_S)
     assert await following == Queued(waiting, None)
 
 
