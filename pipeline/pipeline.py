@@ -79,9 +79,11 @@ from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import Shapes, Target, check_rows
 from pipeline.runtime.room import Room
 from pipeline.schedulers.config import (
+    DEFAULT_SIGMAS,
     MAX_INFERENCE_STEPS,
     SCHEDULERS,
 )
+from pipeline.schedulers.recipes import Recipe
 from pipeline.text.embeddings import (
     Embedding,
     Embeddings,
@@ -181,7 +183,8 @@ class SDXLPipeline(Engine):
         kept = () if refiner is None else refiner.text_encoders
         compiled.room.loras = partial(self._adapters.device_bytes, kept=kept)
         self._embeddings = Embeddings()  # replaced, never mutated
-        self._loading = Lock()  # of a LoRA or an embedding
+        self._loading = Lock()  # of a LoRA
+        self._embedding = Lock()  # changes of the embeddings, which do not wait for a LoRA
         super().__init__(screen, compiled)
         self._others: tuple[SDXLPipeline, ...] = ()
         self._refiner = refiner
@@ -323,7 +326,7 @@ class SDXLPipeline(Engine):
             chosen = network_dtype("bfloat16", used)
         config = checkpoint.config
         if (recipe := config.recipe) is not None:
-            log.info("recognised %s, whose settings are: %s", recipe.title, recipe.settings)
+            _log_recipe(recipe)
         size = image_size(config, height, width)
         shapes = Shapes(images_per_request, *size, prompt_chunks)
         if devices is None:
@@ -580,7 +583,7 @@ class SDXLPipeline(Engine):
         check_name("an embedding's", name, is_embedding_name, right)
         widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
         embedding = read_embedding(file, name, widths)
-        with self._loading:
+        with self._embedding:
             self._embeddings = self._embeddings.with_one(embedding, replace=replace)
         return name
 
@@ -590,7 +593,7 @@ class SDXLPipeline(Engine):
         Raises:
             InputError: if no embedding of this name is loaded.
         """
-        with self._loading:
+        with self._embedding:
             self._embeddings = self._embeddings.without(name)
 
     @failures_explained()
@@ -864,6 +867,13 @@ class SDXLPipeline(Engine):
 
 def _warm_up(run: CompiledSampler) -> None:
     run.warm_up(np.zeros((run.shapes.images, *run.latents_shape), np.float32))
+
+
+def _log_recipe(recipe: Recipe) -> None:
+    silent = "", None, DEFAULT_SIGMAS
+    settings = {name: value for name, value in recipe.settings.items() if value not in silent}
+    used_settings = ", ".join(f"{name} {value}" for name, value in settings.items())
+    log.info("recognised %s; its settings are the defaults: %s", recipe.title, used_settings)
 
 
 def _load(

@@ -12,7 +12,7 @@ from typing import Any, cast
 from pipeline.errors import CheckpointError
 
 LARGEST = 2**20  # limit of a count or width in a configuration; more is a mistake or an attack
-MOST = 2**24  # characters of a file
+MOST_BYTES = 2**24  # of a file
 
 
 def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -28,12 +28,9 @@ def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _read(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        text = file.read(MOST + 1)
-    if len(text) > MOST:
-        raise ValueError(f"it has more than {MOST} characters")
-    return text
+def _beginning(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
 
 
 class StrictJson:
@@ -41,13 +38,16 @@ class StrictJson:
 
     Most keys have neutral values alone, which `expect` reads from a table; a class of pydantic's
     would declare each of them as a field. A `text` stands in place of the file's; `path` then says
-    where it is.
+    where it is. Neither may have more than `most` bytes.
     """
 
-    def __init__(self, path: Path | str, text: str | None = None):
+    def __init__(self, path: Path | str, text: str | None = None, most: int = MOST_BYTES):
         self.where = str(path)
         try:
-            values = json.loads(_read(Path(path)) if text is None else text)
+            content = _beginning(Path(path), most + 1) if text is None else text.encode()
+            if len(content) > most:
+                raise ValueError(f"it has more than {most} bytes")
+            values = json.loads(content.decode())
         except FileNotFoundError:
             raise CheckpointError(f"{path}: this file is missing from the checkpoint") from None
         except (OSError, ValueError, RecursionError) as error:

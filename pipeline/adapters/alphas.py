@@ -15,6 +15,7 @@ from pipeline.strict_json import StrictJson
 DIFFUSERS_NOTE = "lora_adapter_metadata"
 # PEFT's own files have their configuration beside them.
 PEFT_FILE, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+MAX_CONFIG_BYTES = 2**20
 MAX_PATTERNS = 2000  # in a configuration: one for each module of a network is enough
 
 
@@ -66,9 +67,9 @@ def read_alphas(file: Path, metadata: Mapping[str, str]) -> Alphas:
     """
     note, beside = metadata.get(DIFFUSERS_NOTE), file.with_name(PEFT_CONFIG)
     if note is not None:
-        config = StrictJson(f"{file}: the note {DIFFUSERS_NOTE}", note)
+        config = StrictJson(f"{file}: the note {DIFFUSERS_NOTE}", note, MAX_CONFIG_BYTES)
     elif file.name == PEFT_FILE and beside.is_file():
-        config = StrictJson(beside)
+        config = StrictJson(beside, most=MAX_CONFIG_BYTES)
     else:
         return Alphas(str(file), {})
     configs: dict[str, dict[str, Any]] = {}

@@ -45,6 +45,7 @@ from pipeline.file_versions import Version, version_of
 SUPPORTED = "supported are LoRA, LoCon, DoRA, LoHa, LoKr and full differences"
 MAX_RANK = 4096  # more than the layers of any Stable Diffusion can use
 INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
+_CHUNK = 2**20  # bytes that are hashed at a time
 # Width of the prompt's embeddings in cross-attention.
 WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "Stable Diffusion XL"}
 # The parts whose second axis is as wide as a module's input.
@@ -314,12 +315,14 @@ def _digests(file: Path, version: Version) -> tuple[str, str]:
     Raises:
         CheckpointError: if the file cannot be read, or is not of this version any more.
     """
+    file_hash, weights_hash = hashlib.sha256(), hashlib.sha256()
     try:
         with file.open("rb") as stream:
-            file_digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            stream.seek(0)
-            stream.seek(8 + int.from_bytes(stream.read(8), "little"))
-            weights_digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            length = stream.read(8)
+            file_hash.update(length + stream.read(int.from_bytes(length, "little")))
+            while chunk := stream.read(_CHUNK):
+                file_hash.update(chunk)
+                weights_hash.update(chunk)
             is_same = version_of(os.fstat(stream.fileno())) == version
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
@@ -327,7 +330,7 @@ def _digests(file: Path, version: Version) -> tuple[str, str]:
         raise CheckpointError(
             f"{file}: the file changed while it was read; load it again when it is complete"
         )
-    return file_digest, weights_digest
+    return file_hash.hexdigest(), weights_hash.hexdigest()
 
 
 def find_adapter(source: str | Path) -> Path:

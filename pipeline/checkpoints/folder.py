@@ -148,7 +148,19 @@ def open_folder(
     Raises:
         CheckpointError: under the conditions of `check`.
     """
-    config, needed = check(folder, str(folder), list_folder(folder), options)
+    checked = check(folder, str(folder), list_folder(folder), options)
+    return checked_checkpoint(folder, model, revision, options, *checked)
+
+
+def checked_checkpoint(
+    folder: Path,
+    model: str,
+    revision: str | None,
+    options: FetchOptions,
+    config: "Config",
+    needed: Needed,
+) -> FolderCheckpoint:
+    """Return the checkpoint in a folder that `check` has found to be complete."""
     return FolderCheckpoint(
         folder,
         model,

@@ -33,6 +33,7 @@ from pipeline.checkpoints.folder import (
     LONE_CONFIG,
     ComponentFiles,
     check,
+    checked_checkpoint,
     config_patterns,
     find_component,
     list_folder,
@@ -189,9 +190,9 @@ def _from_hub(model: str, revision: str | None, options: FetchOptions) -> Checkp
     is_whole = (folder / INDEX).is_file()
     patterns = config_patterns(folder, options.reader.unwanted) if is_whole else [LONE_CONFIG]
     snapshot_download(model, revision=resolved, allow_patterns=patterns)
-    _, needed = check(folder, model, _names(model, resolved), options)
+    config, needed = check(folder, model, _names(model, resolved), options)
     snapshot_download(model, revision=resolved, allow_patterns=needed.files)
-    return open_folder(folder, model, resolved.resolved, options)
+    return checked_checkpoint(folder, model, resolved.resolved, options, config, needed)
 
 
 def _resolve(model: str, revision: str | None) -> Any:

@@ -47,10 +47,10 @@ OTHER_FORMATS = {
     b"PK\x03\x04": f"torch's zip format, which holds {_PICKLE}",
     **{bytes([0x80, version]): _PICKLE for version in range(2, 6)},
     b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself with `git lfs pull`",
-    **dict.fromkeys((b"<!", b"<html"), _PAGE),
+    **dict.fromkeys((b"<!", b"<?xml", b"<html", b"<HTML"), _PAGE),
     b"GGUF": "GGUF, which is not supported; expected safetensors",
     b"\x1f\x8b": "compressed with gzip; unpack it first",
-    b'{"': "JSON; choose the file with the weights",
+    **dict.fromkeys((b'{"', b"{\n", b"{\r", b"{ "), "JSON; choose the file with the weights"),
 }
 
 
@@ -242,10 +242,7 @@ def open_tensors(folder: Path, names: Sequence[str] | None = None) -> TensorFile
         CheckpointError: if there are no weights or none in safetensors, if a file is damaged or
             cannot be read, if a dtype is not supported, or if an index disagrees with its shards.
     """
-    files = names
-    if files is None:
-        paths = [f"{folder.name}/{path.name}" for path in folder.glob("*")]
-        files = choose_weight_files(paths, folder.name)
+    files = choose_weight_files(_list_folder(folder), folder.name) if names is None else names
     with contextlib.ExitStack() as resources:
         if files[0].endswith(".json"):
             tensors = _open_sharded(folder / Path(files[0]).name, resources)
@@ -289,6 +286,13 @@ def read_header(file: BinaryIO) -> bytes:
     if strings > MAX_STRINGS:
         raise ValueError(f"its header has {strings} strings; the most is {MAX_STRINGS}")
     return header
+
+
+def _list_folder(folder: Path) -> list[str]:
+    try:
+        return [f"{folder.name}/{path.name}" for path in folder.iterdir()]
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be read as a folder: {error.strerror}") from error
 
 
 def _open_sharded(index: Path, resources: contextlib.ExitStack) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import CheckpointError
-from pipeline.strict_json import MOST, StrictJson, unique_names
+from pipeline.strict_json import MOST_BYTES, StrictJson, unique_names
 
 
 def test_a_repeated_name_among_many_is_found() -> None:
@@ -24,5 +24,5 @@ def test_a_file_beyond_reason_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "adapter_config.json"
     with file.open("wb") as content:
         content.truncate(2**33)  # takes no room on the disk
-    with pytest.raises(CheckpointError, match=f"it has more than {MOST} characters"):
+    with pytest.raises(CheckpointError, match=f"it has more than {MOST_BYTES} bytes"):
         StrictJson(file)

@@ -155,7 +155,7 @@ def test_unreadable_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"vae/: no weights found"):
+    with pytest.raises(CheckpointError, match=r"vae: cannot be read as a folder: No such file"):
         open_tensors(tmp_path / "vae")
 
 
