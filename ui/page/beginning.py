@@ -38,7 +38,7 @@ def _card(prompt: str, picture: str | None) -> str:
     return f'<button type="button" lang="en" data-example="{words}">{content}</button>'
 
 
-def dice(wiring: Wiring) -> None:
+def die(wiring: Wiring) -> None:
     """Lay out the die in the prompt, which draws a random prompt."""
     wiring.add("surprise", gr.Button(i18n.SURPRISE, size="sm", elem_id="surprise"))
 

@@ -82,7 +82,7 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                     elem_id="prompt",
                 )
                 wiring.add("prompt", prompt)
-                beginning.dice(wiring)
+                beginning.die(wiring)
                 reading.layout(wiring, "length")
                 link.layout(wiring)
                 restore.layout_offer(wiring)

@@ -25,5 +25,5 @@ export const zoomed = (view, factor, point, box) => {
 
 export const moved = (view, dx, dy, box) => bounded({ ...view, x: view.x + dx, y: view.y + dy }, box);
 
-// What a finger that moved across the whole picture asks for: the steps to another picture, or 0.
+// Returns 1 for the next picture, -1 for the one before, and 0 if the movement is no swipe.
 export const swiped = (dx, dy) => (Math.abs(dx) > 50 && Math.abs(dx) > 2 * Math.abs(dy) ? -Math.sign(dx) : 0);
