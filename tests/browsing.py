@@ -238,7 +238,7 @@ def press_to_copy(button: Locator) -> None:
         })"""
     )
     button.click()
-    assert said.evaluate("({ next }) => next") == i18n.COPIED
+    assert said.evaluate("({ next }) => next") == i18n.ACTIONS["copied"]
 
 
 def width_needed(page: Page) -> int:

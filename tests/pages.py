@@ -169,7 +169,7 @@ def call_with(data: Any = None, told: dict[str, Any] | None = None, **values: An
 def all_of(drawing: Drawing, answer: Coroutine[Any, Any, Updates]) -> list[Updates]:
     """Return the answer to a press, and what the page gets when the request has ended."""
     first = asyncio.run(answer)
-    if "data-request" not in first.get("strip", ""):
+    if not first.get("status", {}).get("request"):
         return [first]
     return [first, asyncio.run(drawing.ended(call_with({"id": first["relay"]["request"]})))]
 

@@ -47,7 +47,6 @@ def texts() -> dict[str, str]:
         "name": i18n.LIVE,
         "info": i18n.LIVE_INFO,
         "shown": i18n.LIVE_PICTURE,
-        "paused": i18n.LIVE_PAUSED,
     }
 
 

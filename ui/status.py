@@ -1,42 +1,73 @@
-"""HTML for the strip above the pictures: progress, results and errors.
+"""The status line, as data that `static/status.js` shows as text, and HTML beside it.
 
-Text from outside is escaped here, so that it is shown as text and never read as HTML.
+Text in HTML is escaped here, so that it is shown as text and never read as HTML.
 """
 
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
+from typing import Any, TypeAlias
 
 from serving.generator import Length
 from serving.messages import short
 from ui import i18n
 
 EMPTY = ""
-RUNNING = '<div class="running"'  # the start of the HTML while a request is under way
 COUNTED_FROM = 60  # tokens; most models read 77
 _QUOTED = 60  # characters of the text that the model does not read
 _MOST_UNKNOWN, _LONGEST_UNKNOWN = 5, 24  # words, and characters of a word
 
+# A line has a `kind`, by which the browser knows how long it is true, and a `text`.
+Line: TypeAlias = dict[str, Any]
 
-def progress(done: int, total: int, left_s: float | None) -> str:
+
+def progress(done: int, total: int, left_s: float | None) -> Line:
     """Return a bar with the number of the step and, if known, the time left."""
-    text = i18n.text("progress", done=done, total=total, left_s=left_s or None)
-    return (
-        f'{RUNNING}><progress value="{done}" max="{total}" aria-label="{text}">'
-        f"</progress><span>{text}</span></div>"
-    )
+    return busy(i18n.text("progress", done=done, total=total, left_s=left_s or None)) | {
+        "done": done,
+        "total": total,
+    }
 
 
-def busy(text: str, request_id: str = "") -> str:
+def busy(text: str, request_id: str = "") -> Line:
     """Return a bar for work whose progress is not known yet.
 
-    The page begins to follow the request that the bar names.
+    The page begins to follow the request that the line names.
     """
-    request = f' data-request="{escape(request_id)}"' if request_id else ""
-    return (
-        f'{RUNNING}{request} role="status"><progress aria-label="{escape(text)}"></progress>'
-        f"<span>{escape(text)}</span></div>"
-    )
+    return {"kind": "running", "text": text, "request": request_id}
+
+
+def drawn(text: str, warning: str, request_id: str) -> Line:
+    """Return the line beside the finished pictures of a request."""
+    return {"kind": "drawn", "text": text, "warning": warning, "ends": request_id}
+
+
+def stopped(text: str) -> Line:
+    """Return the line of a request that was stopped, and can be finished."""
+    return {"kind": "stopped", "text": text}
+
+
+def note(text: str) -> Line:
+    """Return a note, in a calm style."""
+    return {"kind": "note", "text": text}
+
+
+def taken_over(notes: Sequence[str]) -> Line:
+    """Return a note that settings were put into the fields, and a warning with `notes`, if any."""
+    return {"kind": "taken", "text": i18n.TAKEN_OVER, "warning": " ".join(notes)}
+
+
+def warning(text: str) -> Line:
+    """Return a warning."""
+    return {"kind": "warning", "text": text}
+
+
+def error(text: str, element: str | None = None) -> Line:
+    """Return an error message, which screen readers read out at once.
+
+    `element` is the id of the field that is wrong, which the browser marks.
+    """
+    return {"kind": "error", "text": text, "field": element}
 
 
 def previews(jpegs: Sequence[bytes]) -> str:
@@ -77,25 +108,11 @@ def unknown(words: Sequence[str]) -> str:
     return f'<span hidden data-unknown="{escape(message)}"></span>'
 
 
-def note(text: str) -> str:
-    """Return a note, in a calm style."""
+def as_note(text: str) -> str:
+    """Return HTML with a note, in a calm style."""
     return f'<p class="note" role="status">{escape(text)}</p>'
 
 
-def taken_over(notes: Sequence[str]) -> str:
-    """Return a note that settings were put into the fields, and a warning with `notes`, if any."""
-    return note(i18n.TAKEN_OVER) + (warning(" ".join(notes)) if notes else EMPTY)
-
-
-def warning(text: str) -> str:
-    """Return a warning."""
+def as_warning(text: str) -> str:
+    """Return HTML with a warning."""
     return f'<p class="warning" role="status">{escape(text)}</p>'
-
-
-def error(text: str, element: str | None = None) -> str:
-    """Return an error message, which screen readers read out at once.
-
-    `element` is the id of the field that is wrong, which the browser marks.
-    """
-    field = "" if element is None else f' data-field="{escape(element)}"'
-    return f'<p class="error" role="alert"{field}>{escape(text)}</p>'

@@ -53,6 +53,11 @@ class Call:
         told = self.values.get(RELAY)
         return told if isinstance(told, dict) else {}
 
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What the event itself tells, by name; every value may be anything."""
+        return self.data if isinstance(self.data, dict) else {}
+
 
 class Wiring:
     """The components of a page by name, and its events."""

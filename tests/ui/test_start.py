@@ -111,16 +111,16 @@ def test_without_a_picture_its_settings_are_not_sent(nothing: object):
 )
 def test_a_picture_that_did_not_come_is_reported_at_its_field(payload: object, said: str):
     stand_in = FromPictures()
-    strip = drawn(stand_in, payload)[-1]["strip"]
-    assert said in strip
-    assert 'data-field="start"' in strip
+    line = drawn(stand_in, payload)[-1]["status"]
+    assert said in line["text"]
+    assert line["field"] == "start"
     assert stand_in.asked == []
 
 
 def test_a_file_that_is_no_picture_is_refused_and_deleted(uploads: Path):
     payload = sent(uploads)
     Path(payload["image"]["path"]).write_text("<svg/>")
-    assert "PNG, JPEG or WebP" in drawn(FromPictures(), payload)[-1]["strip"]
+    assert "PNG, JPEG or WebP" in drawn(FromPictures(), payload)[-1]["status"]["text"]
     assert not list(uploads.glob("hash*"))
 
 
@@ -158,11 +158,12 @@ def test_unfinished_pictures_are_finished_from_the_same_picture(uploads: Path):
     pictures = update["pictures"]
 
     def finish(payload: object) -> list[Updates]:
-        call = call_with(told={"key": pictures[0].key, "start": payload}, pictures=pictures)
+        details = {"key": pictures[0].key}
+        call = call_with(details, told={"start": payload}, pictures=pictures)
         drawing = Drawing(stand_in, Kind.SDXL)
         return all_of(drawing, drawing.finish(call))
 
-    assert GONE in finish({"gone": True})[-1]["strip"]
+    assert GONE in finish({"gone": True})[-1]["status"]["text"]
     finish(sent(uploads))
     assert stand_in.asked[0].strength == 0.9
 
@@ -188,7 +189,7 @@ def test_the_next_larger_size_has_the_same_shape(
 
 
 def enlarged(stand_in: StandIn, pictures: list[Picture], key: str) -> list[Updates]:
-    call = call_with(told={"key": key}, pictures=pictures)
+    call = call_with({"key": key}, pictures=pictures)
     drawing = Drawing(stand_in, Kind.SDXL)
     return all_of(drawing, drawing.larger(call))
 
@@ -232,7 +233,7 @@ def test_a_picture_that_is_gone_is_not_drawn_larger():
     stand_in = Sized()
     said = i18n.translate(Message(Code.PICTURE_GONE))
     for key in (picture.key, "another"):
-        assert said in enlarged(stand_in, update["pictures"], key)[-1]["strip"]
+        assert said in enlarged(stand_in, update["pictures"], key)[-1]["status"]["text"]
     assert stand_in.asked == []
 
 
@@ -274,7 +275,7 @@ def test_an_error_of_the_picture_is_refused_with_its_field(uploads: Path):
         async def submit(self, request: Request) -> None:
             raise RequestError(Message(Code.EMPTY_MASK, {"field": "mask"}), field="mask")
 
-    assert 'data-field="start"' in drawn(Refusing(), sent(uploads))[-1]["strip"]
+    assert drawn(Refusing(), sent(uploads))[-1]["status"]["field"] == "start"
 
 
 def test_programs_need_no_prompt_with_a_picture(uploads: Path):

@@ -216,7 +216,7 @@ def connect_draft(wiring: Wiring, facts: Facts, styles: Mapping[str, Style]) -> 
     updates = [*names, "relay"]
     wiring.on("page.load", reads=["relay"], updates=updates, js=_restore(facts, styles))
     # Fields out of sight do not report that the page has filled them; the messages tell of that.
-    changes = " ".join(f"{name}.change" for name in (*names, "linked", "strip"))
+    changes = " ".join(f"{name}.change" for name in (*names, "status"))
     wiring.on(changes, reads=names, updates=["relay"], js=_KEEP)
 
 

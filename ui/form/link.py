@@ -9,8 +9,6 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import gradio as gr
-
 from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS, VALUES, effective, with_own_names
@@ -121,11 +119,6 @@ def from_query(
     return fields._replace(**changes), notes + differences
 
 
-def layout(wiring: Wiring) -> None:
-    """Lay out the place where the page says that it was filled from a link."""
-    wiring.add("linked", gr.HTML(status.EMPTY, elem_id="linked", padding=False))
-
-
 def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
     """Fill the page's fields from the query of its address, unless the tab kept their values."""
 
@@ -138,12 +131,7 @@ def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -
         # A text that was typed before this answer came is not overwritten with nothing.
         unnamed = [name for name in _TYPED if name not in query]
         values = {name: value for name, value in fields.shown().items() if name not in unnamed}
-        return values | {"linked": _message(notes)}
+        notes = [i18n.LINK_NOT_USED, *notes] if notes else []
+        return values | {"status": status.taken_over(notes)}
 
-    wiring.on("relay.linked", fill, updates=[*Fields._fields, "linked"])
-
-
-def _message(notes: list[str]) -> str:
-    if notes:
-        return status.warning(" ".join([i18n.LINK_NOT_USED, *notes]))
-    return status.note(i18n.TAKEN_OVER)
+    wiring.on("relay.linked", fill, updates=[*Fields._fields, "status"])

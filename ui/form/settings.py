@@ -120,18 +120,12 @@ def as_html(
         f'<dt>{escape(name)}</dt><dd dir="auto">{escape(value)}</dd>'
         for name, value in described(shown_settings, typed.style if typed else NONE)
     )
-    text = metadata.to_text(bounded(settings))
-    return f"<dl>{rows}</dl>{_copies('copy', text, i18n.COPY_SETTINGS)}"
+    return f"<dl>{rows}</dl>{_copies(metadata.to_text(bounded(settings)))}"
 
 
-def link_button(query: str) -> str:
-    """Return a button that copies a link, made of the page's address and this query."""
-    return _copies("link", query, i18n.COPY_LINK)
-
-
-def _copies(kind: str, content: str, label: str) -> str:
-    content, label, copied = map(escape, (content, label, i18n.COPIED))
-    return f'<button type="button" data-{kind}="{content}" data-copied="{copied}">{label}</button>'
+def _copies(text: str) -> str:
+    text, label, copied = map(escape, (text, i18n.COPY_SETTINGS, i18n.ACTIONS["copied"]))
+    return f'<button type="button" data-copy="{text}" data-copied="{copied}">{label}</button>'
 
 
 # --- values for the page's fields ---

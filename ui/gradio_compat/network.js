@@ -1,6 +1,6 @@
 // The request that the page follows, and what was lost with the network: once it is back, the request
 // is followed again, calls that did not get through are made again, and pictures are fetched again.
-import { forEachApp, make, pause } from "../static/app.js";
+import { forEachApp, pause } from "../static/app.js";
 
 const TRY_EVERY_MS = 2000;
 const ANSWER_WITHIN_MS = 5000;
@@ -41,7 +41,7 @@ const back = (home) => {
 
 // --- the request that is drawn ---
 
-const follow = (app, { props, trigger, watch }) => {
+const follow = (app, { trigger }) => {
   const { store } = app;
   let stream = null;
   let silence;
@@ -67,8 +67,8 @@ const follow = (app, { props, trigger, watch }) => {
     stream.addEventListener("error", lost);
     stream.addEventListener("message", ({ data }) => {
       hear();
-      const { strip, previews, ended } = JSON.parse(data);
-      if (strip) props.value = strip;
+      const { line, previews, ended } = JSON.parse(data);
+      if (line) store.dispatch("told", { line });
       if (previews) app.find("#previews").innerHTML = previews;
       if (!ended) return;
       leave();
@@ -78,19 +78,10 @@ const follow = (app, { props, trigger, watch }) => {
     hear();
   };
 
-  store.subscribe(({ followed, running, away }, before) => {
+  store.subscribe(({ followed, running }, before) => {
     if (followed && followed !== before.followed) listen(followed);
     if (!running && before.running) app.find("#previews").replaceChildren();
-    if (away === before.away) return;
-    const note = app.find("#network [data-away]");
-    note.textContent = away ? note.dataset.away : "";
   });
-  app.find("#status").addEventListener("refused", ({ detail }) => {
-    props.value = make("p", { class: "error", role: "alert" }, detail).outerHTML;
-  });
-  const update = () => store.dispatch("strip", { html: props.value ?? "" });
-  watch("value", update);
-  update();
 };
 
 // --- calls ---
@@ -100,7 +91,7 @@ const refuse = (app, content) => {
   if (app.store.state.running) return;
   try {
     const { detail } = JSON.parse(content);
-    if (typeof detail === "string") app.send("#status", "refused", detail);
+    if (typeof detail === "string") app.store.dispatch("told", { line: { kind: "error", text: detail } });
   } catch {
     // A proxy's answer, which is not for visitors.
   }

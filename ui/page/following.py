@@ -48,23 +48,23 @@ def connect(app: FastAPI, generator: Generator) -> None:
 
 
 async def _progress(generator: Generator, request_id: str, language: str) -> Messages:
-    """Yield the new contents of the strip and the previews, and then that the request has ended."""
+    """Yield the new status lines and previews, and then that the request has ended."""
     time_left, moved_at = TimeLeft(), -math.inf  # the first step is shown at once
-    strip: dict[str, Any] = {}  # the newest one, sent or held back
+    line: dict[str, Any] = {}  # the newest one, sent or held back
     with suppress(RequestError):  # the page is told when it asks what the request has come to
         await generator.take_up(request_id)
         async with aclosing(generator.events(request_id, PAUSE_SECONDS)) as events:
             async for event in events:
                 with i18n.speaking(language):
                     message = _message(event, time_left)
-                if "strip" in message:
-                    strip = message
+                if "line" in message:
+                    line = message
                 if isinstance(event, Step):
                     if time.monotonic() - moved_at < BAR_SECONDS:
                         continue
                     moved_at = time.monotonic()
                 if isinstance(event, Pause):
-                    yield strip
+                    yield line
                 elif message:
                     yield message
     yield {"ended": True}
@@ -73,11 +73,11 @@ async def _progress(generator: Generator, request_id: str, language: str) -> Mes
 def _message(event: Event, time_left: TimeLeft) -> dict[str, Any]:
     match event:
         case Queued(position, wait_s):
-            return {"strip": status.busy(i18n.text("waiting", position=position, left_s=wait_s))}
+            return {"line": status.busy(i18n.text("waiting", position=position, left_s=wait_s))}
         case Started(attempt):
-            return {"strip": status.busy(i18n.text("starting", attempt=attempt))}
+            return {"line": status.busy(i18n.text("starting", attempt=attempt))}
         case Step(done, total):
-            return {"strip": status.progress(done, total, time_left.after(done, total))}
+            return {"line": status.progress(done, total, time_left.after(done, total))}
         case Preview(jpegs):
             return {"previews": status.previews(jpegs)}
         case _:

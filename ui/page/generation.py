@@ -47,12 +47,13 @@ from ui.start import Start
 from ui.wiring import Call, Updates
 
 MOST_PRESSES = 10_000  # whose answers are remembered
+SUBTLE, STRONG = 0.2, 0.6  # strengths of variations
 
 _ID = re.compile(schemas.ID)
 _BROKEN = Message(Code.BROKEN)
 
 # The components that a request updates.
-UPDATED = ("strip", "gallery", "pictures", "panel", "texts", "seed", "relay")
+UPDATED = ("status", "gallery", "pictures", "panel", "texts", "seed", "relay")
 
 log = logging.getLogger(__name__)
 
@@ -124,14 +125,28 @@ class Drawing:
 
     @draws
     def waited(self, call: Call) -> Asked:
-        """Draw the prompt that waited for the end of a drawing, with the settings of the fields."""
-        fields = Fields.sent(call.values)._replace(prompt=call.data)
+        """Draw a prompt of its own with the settings of the fields.
+
+        It waited for the end of a drawing; or it is that of the live picture, whose seed is kept.
+        """
+        fields = Fields.sent(call.values)._replace(prompt=call.details.get("prompt"))
+        if "seed" in call.details:
+            fields = fields._replace(seed=call.details["seed"], randomise=False)
         return Asked(fields, call.told.get("start"))
 
     @draws
-    def variations(self, call: Call) -> Asked:
-        """Draw variations of the opened picture; the page's fields do not change."""
-        picture = picture_panel.opened(call)
+    def new_seed(self, call: Call) -> Asked:
+        """Draw the settings of a picture again, with a new seed; the page's fields stay."""
+        picture = picture_panel.chosen(call)
+        names = ("seed", "variation_seed", "variation_strength", "variation_of")
+        picture_settings = replace(picture.settings, **dict.fromkeys(names))
+        fields, _ = replace(picture, settings=picture_settings).fields(self._generator.facts)
+        return Asked(fields, call.told.get("start"))
+
+    @draws
+    def vary(self, call: Call) -> Asked:
+        """Draw variations of a picture; the page's fields stay."""
+        picture = picture_panel.chosen(call)
         fields, _ = settings.as_fields(picture.settings, self._generator.facts, picture.typed)
         earlier_variations = fields.variation_of
         if fields.variation_strength > 0:
@@ -140,15 +155,15 @@ class Drawing:
             )
         varied = fields._replace(
             variation_of=earlier_variations,
-            variation_strength=call.values["picked-strength"],
+            variation_strength=STRONG if call.details.get("how") == "strong" else SUBTLE,
             variation_seed=random_seed(),
         )
         return Asked(varied, call.told.get("start"))
 
     @draws
     def larger(self, call: Call) -> Asked | None:
-        """Draw the opened picture again, from itself, in the next larger size."""
-        model, picture = self._generator.facts, picture_panel.opened(call)
+        """Draw a picture again, from itself, in the next larger size."""
+        model, picture = self._generator.facts, picture_panel.chosen(call)
         steps = picture.settings.num_inference_steps or model.num_inference_steps
         start_picture = start.to_enlarge(picture.path, steps)
         size = picture.larger_size(model)
@@ -162,12 +177,12 @@ class Drawing:
 
     @draws
     def finish(self, call: Call) -> Asked | None:
-        """Draw the request of the opened unfinished picture again, with all its pictures."""
-        unfinished = picture_panel.opened(call).unfinished
+        """Draw the request of an unfinished picture again, with all its pictures."""
+        unfinished = picture_panel.chosen(call).unfinished
         return unfinished and Asked(unfinished.asked, call.told.get("start"))
 
     async def draw(self, call: Call, ask: Callable[[], Asked | None]) -> Updates:
-        """Send a request for what `ask` returns; an error becomes a message in the strip.
+        """Send a request for what `ask` returns; an error becomes the status line.
 
         The browser chooses the request's id. If no answer reaches the browser, it asks again with
         the same id, and gets the answer to the first time.
@@ -204,7 +219,7 @@ class Drawing:
             return _refused(error, fields), None
         except Exception as error:
             log.error("A request could not be sent", exc_info=error)
-            return {"strip": status.error(i18n.translate(_BROKEN))}, None
+            return {"status": status.error(i18n.translate(_BROKEN))}, None
 
     async def _submitted(self, call: Call, request_id: str, asked: Asked) -> Run:
         """Submit a request.
@@ -254,10 +269,10 @@ class Drawing:
 
     async def ended(self, call: Call) -> Updates:
         """Show what a request has come to that the page followed to its end."""
-        data = call.data if isinstance(call.data, dict) else {}
-        request_id, in_sight = text_of(data.get("id")), not data.get("broken")
+        request_id = text_of(call.details.get("id"))
+        in_sight = not call.details.get("broken")
         updates = await self._shown(call, request_id, in_sight=in_sight)
-        return updates or {"strip": status.note(i18n.LOST)}
+        return updates or {"status": status.note(i18n.LOST) | {"ends": request_id}}
 
     async def _shown(self, call: Call, request_id: str, *, in_sight: bool) -> Updates | None:
         """Return updates with what a request has come to; None if the request is forgotten."""
@@ -272,10 +287,12 @@ class Drawing:
             # A thread, so that a slow disk does not hold up others.
             return await asyncio.to_thread(self._come_to, run, events, embeds(call))
         except RequestError as error:
-            return None if error.kind is ErrorKind.UNKNOWN else _refused(error)
+            if error.kind is ErrorKind.UNKNOWN:
+                return None
+            return {"status": status.error(i18n.translate(error.message)) | {"ends": request_id}}
         except Exception as error:
             log.error("A request could not be shown", exc_info=error)
-            return {"strip": status.error(i18n.translate(_BROKEN))}
+            return {"status": status.error(i18n.translate(_BROKEN))}
 
     async def _so_far(self, request_id: str) -> list[Event]:
         """Return the events of a request that can be had without waiting."""
@@ -297,9 +314,11 @@ class Drawing:
             case Done() as done:
                 return self._done(run, events, done, embed)
             case Error(kind, message):
-                is_calm = kind in (ErrorKind.CANCELLED, ErrorKind.ABANDONED)
-                strip = (status.note if is_calm else status.error)(i18n.translate(message))
-                return {"strip": strip, "relay": run.told(), **self._unfinished(run, events)}
+                text, updates = i18n.translate(message), self._unfinished(run, events)
+                if kind not in (ErrorKind.CANCELLED, ErrorKind.ABANDONED):
+                    updates = {**updates, "status": status.error(text)}
+                line = updates.get("status", status.note(text))
+                return {**updates, "status": line | {"ends": run.id}, "relay": run.told()}
             case _:
                 return _starting(run)
 
@@ -384,11 +403,10 @@ class Drawing:
         )
         seconds = None if run.began is None else time.monotonic() - run.began
         count = i18n.text("pictures", count=len(pictures))
-        strip = status.note(i18n.text("finished", pictures=count, seconds=seconds))
-        if done.truncated:
-            strip += status.warning(i18n.END_LEFT_OUT)
+        text = i18n.text("finished", pictures=count, seconds=seconds)
+        line = status.drawn(text, i18n.END_LEFT_OUT if done.truncated else "", run.id)
         drawn = history.drawn(run.id, [picture.path for picture in pictures])
-        return {"strip": strip, "relay": run.told(**drawn), **self._in_gallery(pictures)}
+        return {"status": line, "relay": run.told(**drawn), **self._in_gallery(pictures)}
 
     def _in_gallery(self, pictures: list[Picture]) -> dict[str, Any]:
         """Return the updates that show pictures in the gallery, and the panel of an opened one."""
@@ -412,9 +430,9 @@ class Drawing:
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
         request = self._request(run.fields, Visitor("", ""), blank=True)
         unfinished = Unfinished(done, total, run.fields, run.start)
-        return self._in_gallery(
-            saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)
-        )
+        pictures = saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)
+        text = i18n.text("stopped_at", done=done, total=total)
+        return self._in_gallery(pictures) | {"status": status.stopped(text)}
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()
@@ -453,11 +471,11 @@ def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
 
 def _starting(run: Run) -> Updates:
     """Return the updates that make the page follow a request."""
-    return {"strip": status.busy(i18n.text("starting", attempt=1), run.id), "relay": run.told()}
+    return {"status": status.busy(i18n.text("starting", attempt=1), run.id), "relay": run.told()}
 
 
 def _refused(error: RequestError, fields: Fields | None = None) -> Updates:
     """Return the updates with the message of a refusal, which names the field that is wrong."""
     in_prompt = error.field == "loras" and fields and requests.has_tags(fields.prompt)
     element = element_of("prompt" if in_prompt else error.field)
-    return {"strip": status.error(i18n.translate(error.message), element)}
+    return {"status": status.error(i18n.translate(error.message), element)}

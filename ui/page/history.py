@@ -74,10 +74,7 @@ def restored(call: Call, facts: Facts, styles: Mapping[str, Style]) -> tuple[Upd
         return {}, ""
     values, notes = result
     updates = values.shown() | {"gallery": gr.Gallery(selected_index=None)}
-    # While a request is drawn the strip keeps showing its progress.
-    if not str(call.values["strip"]).startswith(status.RUNNING):
-        updates["strip"] = status.taken_over(notes)
-    return updates, request_id
+    return updates | {"status": status.taken_over(notes)}, request_id
 
 
 def _chosen(data: object) -> tuple[str, str]:

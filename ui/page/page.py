@@ -11,16 +11,16 @@ import gradio as gr
 from pipeline.facts import Facts
 from pipeline.request import SETTINGS
 from serving.generator import MAX_CHARACTERS, Generator
-from ui import i18n, live, looks, relay
+from ui import i18n, live, looks, relay, scripts
 from ui.form import components, link
 from ui.form.fields import FIELDS, Fields
 from ui.gradio_compat.programs import offer
 from ui.gradio_compat.progress import leave_out_progress
 from ui.i18n.numbers import hardware
-from ui.page import beginning, chips, history, network, reading, restore, waiting
+from ui.page import beginning, chips, history, reading, restore
 from ui.page.generation import UPDATED, Drawing
 from ui.pictures import embedding, picture_panel
-from ui.relay import RELAY
+from ui.relay import RELAY, of_app
 from ui.samples import sample_pictures
 from ui.samples.examples import hint_for
 from ui.samples.model_kind import Kind, kind_of
@@ -39,10 +39,7 @@ _PUBLISHED = ("stabilityai/stable-diffusion-xl-base-1.0", "stable-diffusion-xl-b
 # All other fields are for experts.
 _ADVANCED = ("recipe", "negative_prompt", "model", "prompt_syntax", "guidance_scale", "steps")
 
-# Removes a refusal that names a field from the strip.
-_DROP_REFUSAL = "({ strip }) => (strip.includes('data-field=') ? { strip: '' } : {})"
-# Fields whose change removes a refusal.
-_CORRECTED = ("negative_prompt", "seed", "scheduler", "sigma_schedule", "timesteps", "eta")
+_LINE = '<div data-line></div><p class="note" role="status" data-aside></p>'
 # With one line Enter sends; with several it begins a new line.
 _LINES = "({ several }) => ({ prompt: { __type__: 'update', lines: several ? 4 : 1 } })"
 _SENDS = "prompt.submit generate.click"
@@ -84,7 +81,6 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 wiring.add("prompt", prompt)
                 beginning.die(wiring)
                 reading.layout(wiring, "length")
-                link.layout(wiring)
                 restore.layout_offer(wiring)
                 components.create(wiring, facts, styles_for(kind))
                 chips.layout(wiring, facts)
@@ -93,8 +89,14 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 generate = gr.Button(i18n.GENERATE, variant="primary", elem_id="generate", **large)
                 wiring.add("generate", generate)
                 wiring.add("stop", gr.Button(i18n.STOP, elem_id="stop", **large))
-                network.layout(wiring)
-                waiting.layout(wiring)
+                line = gr.HTML(
+                    html_template=_LINE,
+                    js_on_load=scripts.part("status", "next"),
+                    apply_default_css=False,
+                    padding=False,
+                    elem_id="status",
+                )
+                wiring.add("status", line)
             with gr.Column(elem_id="more"):
                 _advanced(wiring)
         with gr.Column(elem_id="pictures"):
@@ -116,7 +118,7 @@ def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
                 gr.HTML(picture_panel.arrows(), elem_id="walk", padding=False)
                 beginning.cards(kind)
             with gr.Column(elem_id="side"):
-                picture_panel.layout(wiring, facts)
+                picture_panel.layout(wiring)
                 history.layout(wiring)
     gr.HTML(_footer(facts, kind), elem_id="footer", padding=False)
     wiring.add(RELAY, relay.layout(link.NAMES))
@@ -145,14 +147,8 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     # Events that only the browser handles come first, because Gradio runs events in this order.
     components.connect_draft(wiring, generator.facts, styles)
     embedding.connect(wiring, generator)
-    wiring.on(_SENDS, updates=["linked"], js="() => ({ linked: '' })")
-    corrections = " ".join(f"{name}.input" for name in _CORRECTED)
-    wiring.on(
-        f"{_SENDS} prompt.change {corrections}",
-        reads=["strip"],
-        updates=["strip"],
-        js=_DROP_REFUSAL,
-    )
+    undo = f"({{ relay }}) => {of_app('undo()')}"
+    wiring.on("status.undo", reads=[RELAY], updates=fields, js=undo)
     # Only the browser handles this event, so that it applies to the very next key.
     wiring.on("several.change", reads=["several"], updates=["prompt"], js=_LINES)
 
@@ -172,24 +168,24 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     beginning.connect(wiring, kind)
     restore.connect_offer(wiring, generator, styles)
     restore.connect(wiring, generator, styles)
-    new_seed = picture_panel.connect(wiring, generator)
-    draws(new_seed, drawing.for_page, fields, ["began"])
-    variation = ["pictures", "picked-strength"]
-    draws("variations.click", drawing.variations, variation, ["key", "began"])
-    draws("larger.click", drawing.larger, ["pictures"], ["key"])
-    draws("finish.click", drawing.finish, ["pictures"], ["key", "began"])
+    picture_panel.connect(wiring, generator)
+    for event, handler in (
+        ("new_seed", drawing.new_seed),
+        ("vary", drawing.vary),
+        ("larger", drawing.larger),
+        ("finish", drawing.finish),
+    ):
+        draws(f"bar.{event}", handler, ["pictures"], ["began"])
     link.connect(wiring, generator, styles)
     # Another may follow before the last has ended.
     several: dict[str, Any] = {"trigger_mode": "multiple"}
     all_names = [*fields, *UPDATED]
-    wiring.on(
-        "history.select", drawing.chosen, reads=["strip"], tells=(), updates=all_names, **several
-    )
+    wiring.on("history.select", drawing.chosen, tells=(), updates=all_names, **several)
     components.connect(wiring, generator)
     chips.connect(wiring, generator)
     wiring.on("relay.request_kept", drawing.again, tells=(), updates=UPDATED)
-    wiring.on("strip.select", drawing.ended, tells=(), updates=UPDATED, **several)
-    draws("waiting.select", drawing.waited, fields, ["start"], **several)
+    wiring.on("status.select", drawing.ended, tells=(), updates=UPDATED, **several)
+    draws("status.next", drawing.waited, fields, ["start"], **several)
     wiring.on("stop.click", drawing.stop, tells=())
 
 
@@ -201,7 +197,8 @@ def _header(facts: Facts, kind: Kind) -> str:
     names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
     page_data = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
-    data = json.dumps(page_data | {"looks": looks.texts(), "live": live.texts()})
+    page_data |= {"looks": looks.texts(), "live": live.texts()}
+    data = json.dumps(page_data | {"actions": i18n.ACTIONS, "status": i18n.STATUS})
     title = i18n.text("title", family=facts.family)
     line = i18n.DEMO if kind is Kind.MINIATURE else facts.name
     title, line, data = map(escape, (title, line, data))

@@ -108,7 +108,7 @@ def layout(wiring: Wiring) -> None:
 def layout_offer(wiring: Wiring) -> None:
     """Lay out the offer, which is hidden until settings are pasted into the prompt."""
     with wiring.add("offer", gr.Row(visible=False, elem_id="pasted")):
-        gr.HTML(status.note(i18n.LOOKS_LIKE_SETTINGS), padding=False)
+        gr.HTML(status.as_note(i18n.LOOKS_LIKE_SETTINGS), padding=False)
         wiring.add("use-pasted", gr.Button(i18n.USE_THEM, size="sm", elem_id="use-pasted"))
 
 
@@ -122,10 +122,10 @@ def connect_offer(wiring: Wiring, generator: Generator, styles: Mapping[str, Sty
         try:
             return await _in_turn(call.sender, read)
         except RestoreError as error:
-            return {"strip": status.warning(str(error))}
+            return {"status": status.warning(str(error))}
 
     wiring.on("prompt.change", reads=["prompt"], updates=["offer"], js=_OFFER)
-    wiring.on("use-pasted.click", use, reads=["prompt"], updates=[*Fields._fields, "strip"])
+    wiring.on("use-pasted.click", use, reads=["prompt"], updates=[*Fields._fields, "status"])
 
 
 def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
@@ -157,7 +157,7 @@ def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -
     wiring.on("restored.clear", updates=shows[:2], js=_EMPTY)
     text_options: dict[str, Any] = {"updates": shows, "trigger_mode": "always_last"}
     wiring.on("restore-text.change", of_text, reads=["restore-text"], **text_options)
-    fields = [*Fields._fields, "strip"]
+    fields = [*Fields._fields, "status"]
     wiring.on("restore-use.click", use, reads=["settings"], updates=fields)
 
 
@@ -177,7 +177,7 @@ async def _shown_in_turn(sender: gr.Request, read: Callable[[], Updates]) -> Upd
     try:
         return await _in_turn(sender, read)
     except RestoreError as error:
-        return _shown(status.warning(str(error)))
+        return _shown(status.as_warning(str(error)))
 
 
 def _of_picture(dropped: dict[str, Any] | None, styles: Mapping[str, Style]) -> Updates:
@@ -201,14 +201,14 @@ def _refused(call: Call) -> Updates:
     """Say why the browser did not send a file; the event names the reason."""
     is_large = call.data == "too large"
     message = i18n.TOO_LARGE_A_PICTURE if is_large else i18n.UNREADABLE_PICTURE
-    return _shown(status.warning(message))
+    return _shown(status.as_warning(message))
 
 
 def _html(picture_settings: Settings, styles: Mapping[str, Style]) -> str:
     words = typed(styles.values(), picture_settings.prompt, picture_settings.negative_prompt)
     html = settings.as_html(picture_settings, words)
     if settings.is_shortened(picture_settings):
-        html += status.warning(i18n.text("shortened", limit=MAX_CHARACTERS))
+        html += status.as_warning(i18n.text("shortened", limit=MAX_CHARACTERS))
     return html
 
 

@@ -1,7 +1,6 @@
 """Downloads of pictures as PNG, JPEG or WebP files, converted when they are requested."""
 
 import re
-from html import escape
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -28,18 +27,8 @@ _FOLDER = re.compile(r"[\w-]{22}", re.ASCII)
 _NAME = re.compile(r"([a-z0-9-]{1,90})\.(png|jpg|webp)")
 
 
-def links(picture: Path) -> str:
-    """Return HTML with links to a picture: one to download it, and one for each other format."""
-    address = f"pictures/{picture.parent.name}/{picture.stem}"
-    names = i18n.KINDS | {"png": i18n.SAVE}
-    kinds = (
-        f'<a href="{address}.{suffix}" download>{escape(names[suffix])}</a>' for suffix in KINDS
-    )
-    return f'<span class="downloads">{" ".join(kinds)}</span>'
-
-
 def connect(app: FastAPI) -> None:
-    """Add the route that these links lead to."""
+    """Add the route that serves the files; `static/bar.js` knows their addresses."""
     one_at_a_time = CapacityLimiter(1)  # leaves the processors to the drawing
     waiting = Shares(AT_A_TIME, AT_A_TIME_EACH)
 

@@ -1,4 +1,4 @@
-"""The panel under an opened picture: its actions, and its settings.
+"""The panel of an opened picture: the bar of its actions, and its settings.
 
 The browser gets the texts of all pictures in the gallery at once. `pictures.js` shows those of the
 picture that is open, found by its file, and actions name that file: whatever order answers arrive
@@ -6,7 +6,6 @@ in, the panel belongs to the open picture.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -15,39 +14,33 @@ import gradio as gr
 from pipeline.facts import Facts
 from pipeline.images.metadata import Settings
 from serving.generator import Generator, RequestError
-from ui import i18n, status
+from ui import i18n, scripts, status
 from ui.form import link, settings
 from ui.form.fields import Fields
-from ui.pictures import downloads, saved
+from ui.pictures import saved
 from ui.pictures.saved import Picture
 from ui.samples.styles import Style, typed
 from ui.wiring import Call, Updates, Wiring
 
 _PLACE = '<div data-place role="group"></div>'
+# What the bar of a picture tells the server (`static/bar.js`).
+_EVENTS = "use", "exchange", "new_seed", "vary", "larger", "finish"
 
 
-def layout(wiring: Wiring, facts: Facts) -> None:
+def layout(wiring: Wiring) -> None:
     """Lay out the panel, which is mounted with the first pictures and seen while one is open."""
     texts = gr.HTML(status.EMPTY, elem_id="picture-texts", padding=False)
     wiring.add("texts", texts)  # of all pictures in the gallery, never in view
     with wiring.add("panel", gr.Column(elem_id="picked", visible=False)):
-        with gr.Row(elem_id="actions"):
-            for name, label in (
-                ("finish", i18n.FINISH),
-                ("reveal", i18n.SHOW_ANYWAY),
-                ("blur", i18n.HIDE_AGAIN),
-                ("variations", i18n.VARIATIONS),
-                ("larger", i18n.LARGER),
-                ("new-seed", i18n.NEW_SEED),
-                ("reuse", i18n.REUSE),
-                ("use-picture", i18n.USE_PICTURE),  # `drop.js` gives it to the tools of `ui.start`
-            ):
-                variant = "primary" if name == "finish" else "secondary"
-                wiring.add(name, gr.Button(label, variant=variant, size="md", elem_id=name))
+        bar = gr.HTML(
+            html_template='<div data-bar class="bar"></div>',
+            js_on_load=scripts.part("bar", *_EVENTS),
+            apply_default_css=False,
+            padding=False,
+            elem_id="bar",
+        )
+        wiring.add("bar", bar)
         gr.HTML(_PLACE, elem_id="picked-settings", padding=False)
-        label = i18n.SETTINGS["variation_strength"].label
-        strength = gr.Slider(0.05, 1, 0.25, step=0.05, label=label, elem_id="strength")
-        wiring.add("picked-strength", strength)
 
 
 def arrows() -> str:
@@ -63,8 +56,8 @@ def arrows() -> str:
     )
 
 
-def connect(wiring: Wiring, generator: Generator) -> Any:
-    """Connect the panel to the gallery; return the event after which to draw with a new seed."""
+def connect(wiring: Wiring, generator: Generator) -> None:
+    """Connect what the bar does to a picture without drawing."""
 
     def exchange(call: Call) -> Updates:
         return exchanged(call, generator.facts)
@@ -72,15 +65,10 @@ def connect(wiring: Wiring, generator: Generator) -> Any:
     def use(call: Call) -> Updates:
         return used(call, generator.facts)
 
-    def use_anew(call: Call) -> Updates:
-        return used(call, generator.facts, anew=True)
-
-    updates = ["strip", "gallery", "pictures", "texts"]
-    asked: dict[str, Any] = {"reads": ["pictures"], "tells": ["key"]}
-    wiring.on("reveal.click blur.click", exchange, updates=updates, **asked)
-    fields = [*Fields._fields, "strip"]
-    wiring.on("reuse.click", use, updates=fields, **asked)
-    return wiring.on("new-seed.click", use_anew, updates=fields, **asked)
+    updates = ["status", "gallery", "pictures", "texts"]
+    asked: dict[str, Any] = {"reads": ["pictures"], "tells": []}
+    wiring.on("bar.exchange", exchange, updates=updates, **asked)
+    wiring.on("bar.use", use, updates=[*Fields._fields, "status"], **asked)
 
 
 def in_gallery(pictures: Sequence[Picture], facts: Facts) -> dict[str, Any]:
@@ -93,22 +81,20 @@ def in_gallery(pictures: Sequence[Picture], facts: Facts) -> dict[str, Any]:
 
 
 def texts(pictures: Sequence[Picture], facts: Facts) -> str:
-    """Return HTML with the kind, the links and the settings of each picture, by its key."""
+    """Return HTML with the kind, the link and the settings of each picture, by its key."""
     return "".join(_text(picture, facts) for picture in pictures)
 
 
 def _text(picture: Picture, facts: Facts) -> str:
     fields, _ = picture.fields(facts)
-    note = status.note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
-    links = status.EMPTY if picture.unfinished else downloads.links(picture.path)
+    note = status.as_note(i18n.FINISH_INFO) if picture.unfinished else status.EMPTY
     width, height = picture.drawn_size
-    query = link.to_query(fields._replace(images=1))
     began = "" if fields.strength is None else "1"
     return (
         f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, facts)}"'
         f' data-began="{began}" data-start="{escape(picture.start)}"'
+        f' data-link="{escape(link.to_query(fields._replace(images=1)))}"'
         f' data-ratio="{(width or 1) / (height or 1):.3f}">{note}'
-        f'<p class="files">{links}{settings.link_button(query)}</p>'
         f"<details><summary>{escape(i18n.DETAILS)}</summary>"
         f"{settings.as_html(picture.settings, picture.typed, picture.size)}</details></article>"
     )
@@ -126,48 +112,40 @@ def _kind(picture: Picture, facts: Facts) -> str:
 
 
 def apply(new_settings: Settings | None, facts: Facts, styles: Mapping[str, Style]) -> Updates:
-    """Return new values for the page's fields and its strip, of settings from elsewhere."""
+    """Return new values for the page's fields and its status line, of settings from elsewhere."""
     if new_settings is None:
         return {}
     words = typed(styles.values(), new_settings.prompt, new_settings.negative_prompt)
     values, notes = settings.as_fields(new_settings, facts, words)
-    return values.shown() | {"strip": status.taken_over(notes)}
+    return values.shown() | {"status": status.taken_over(notes)}
 
 
-def opened(call: Call) -> Picture:
-    """Return the picture that the panel shows.
+def chosen(call: Call) -> Picture:
+    """Return the picture that an event names by its key.
 
     Raises:
         RequestError: if it is gone.
     """
     pictures = call.values["pictures"]
-    return pictures[saved.find(pictures, call.told.get("key"))]
+    return pictures[saved.find(pictures, call.details.get("key"))]
 
 
-def used(call: Call, facts: Facts, *, anew: bool = False) -> Updates:
-    """Return the updates that put the opened picture's settings into the fields.
-
-    With `anew`, its seed and what varied it are left out.
-    """
+def used(call: Call, facts: Facts) -> Updates:
+    """Return the updates that put a picture's settings into the fields."""
     try:
-        picture = opened(call)
+        values, notes = chosen(call).fields(facts)
     except RequestError as error:
-        return {"strip": status.error(i18n.translate(error.message))}
-    if anew:
-        names = ("seed", "variation_seed", "variation_strength", "variation_of")
-        new_settings = replace(picture.settings, **dict.fromkeys(names))
-        picture = replace(picture, settings=new_settings)
-    values, notes = picture.fields(facts)
-    return values.shown() | {"strip": status.taken_over(notes)}
+        return {"status": status.error(i18n.translate(error.message))}
+    return values.shown() | {"status": status.taken_over(notes)}
 
 
 def exchanged(call: Call, facts: Facts) -> Updates:
-    """Return the updates that show the opened picture's original, or blur it again."""
+    """Return the updates that show a picture's original, or blur it again."""
     pictures, embed = call.values["pictures"], not call.told.get("bare")
     try:
-        index = saved.find(pictures, call.told.get("key"))
+        index = saved.find(pictures, call.details.get("key"))
         changed_picture = saved.exchanged(pictures[index], embed)
     except RequestError as error:
-        return {"strip": status.error(i18n.translate(error.message))}
+        return {"status": status.error(i18n.translate(error.message))}
     shown = in_gallery([*pictures[:index], changed_picture, *pictures[index + 1 :]], facts)
     return shown | {"gallery": gr.Gallery(shown["gallery"], selected_index=index)}

@@ -86,17 +86,14 @@ document.addEventListener("paste", async (event) => {
   panel.scrollIntoView({ block: "start" });
 }, true);
 
-// A picture that was just drawn, or taken with a camera.
-document.addEventListener("click", async ({ target }) => {
-  const app = target.closest?.("#use-picture") && appOf(target);
-  if (!app) return;
-  const { src } = app.find("#gallery .preview .media-button img");
-  const picture = await fetch(src).then((answer) => answer.blob());
+// A picture that was just drawn, by its address, or taken with a camera.
+export const editPicture = async (app, address) => {
+  const picture = await fetch(address).then((answer) => answer.blob());
   const { panel } = await opened(app) ?? {};
   if (!panel) return;
   startAnew(picture, app);
   show(panel);
-});
+};
 document.addEventListener("change", ({ target }) => {
   if (!target.matches?.("[data-camera]") || !target.files.length) return;
   startAnew(target.files[0], appOf(target));

@@ -8,7 +8,7 @@ const AGAIN_MS = 5000; // between two questions whether there are live pictures
 const PLACE = ["localStorage", "sdxl-live"];
 
 let isOn = kept.read(...PLACE) === "on";
-const switches = new Set();
+const switches = new Map(); // the apps by their switches
 
 const promptOf = (app) => {
   const { value, rows } = app.find("#prompt textarea");
@@ -22,6 +22,7 @@ class Live {
   #askedAt = -Infinity; // when the server was asked whether there are live pictures
   #button = null;
   #wanted = ""; // what was asked for last
+  #shown = null; // the prompt and the seed of the picture in view
   #asking = null;
   #due;
   #settled;
@@ -39,8 +40,8 @@ class Live {
   }
 
   // The earlier picture stays until the new one can be shown without a gap.
-  async #show(blob, prompt, isWanted) {
-    const alt = `${this.texts.shown}: ${prompt}`;
+  async #show(blob, asked, isWanted) {
+    const alt = `${this.texts.shown}: ${asked.prompt}`;
     const image = make("img", { src: URL.createObjectURL(blob), alt });
     await image.decode().catch(() => {});
     if (!isWanted()) {
@@ -50,6 +51,8 @@ class Live {
     if (!this.#frame) {
       this.app.find("#stage").append(make("div", { id: "live-picture" }, make("p", { role: "status" })));
     }
+    this.#shown = asked;
+    this.app.store.dispatch("lives", { isShown: true });
     const earlier = this.#frame.querySelector("img");
     this.#frame.prepend(image);
     if (earlier) URL.revokeObjectURL(earlier.src);
@@ -64,6 +67,12 @@ class Live {
     if (image) URL.revokeObjectURL(image.src);
     this.#frame?.remove();
     this.#wanted = "";
+    if (this.app.store.state.isLive) this.app.store.dispatch("lives", { isShown: false });
+  }
+
+  // The prompt and the seed of the picture in view, to be drawn in full quality.
+  kept() {
+    return this.#shown;
   }
 
   // --- asking for it ---
@@ -80,6 +89,7 @@ class Live {
     const prompt = promptOf(app);
     const fields = app.page.relay.kept.draft ?? {};
     const body = JSON.stringify({ session: this.#session, prompt, fields });
+    const asked = { prompt, seed: fields.seed || 0 };
     if (app.store.state.running || this.#wanted === body) return;
     this.#asking?.abort();
     const asking = new AbortController();
@@ -91,7 +101,7 @@ class Live {
       const answer = await fetch(this.address, { method: "POST", body, headers, signal });
       if (answer.status !== 200) return; // refused, or dropped for something else
       const isWanted = () => this.#asking === asking && !signal.aborted;
-      await this.#show(await answer.blob(), prompt, isWanted);
+      await this.#show(await answer.blob(), asked, isWanted);
     } catch {
       // it is not wanted any more, or the network is away
     }
@@ -117,7 +127,10 @@ class Live {
   #press() {
     isOn = !isOn;
     kept.write(...PLACE, isOn ? "on" : "off");
-    for (const button of switches) button.ariaPressed = String(isOn);
+    for (const [button, { store }] of switches) {
+      button.ariaPressed = String(isOn);
+      store.dispatch("live", { isOn });
+    }
     if (isOn) this.change();
     else {
       this.halt();
@@ -134,7 +147,8 @@ class Live {
     const button = make("button", { id: "live", type: "button", title: info }, name);
     button.ariaPressed = String(isOn);
     button.addEventListener("click", () => this.#press());
-    switches.add(button);
+    switches.set(button, this.app);
+    this.app.store.dispatch("live", { isOn });
     this.#button = button;
     const place = this.app.find("#ask");
     place.prepend(button);
@@ -143,17 +157,14 @@ class Live {
   }
 
   // Live pictures are drawn from words alone: a picture to start from switches them off until it is
-  // removed, and a note says so.
+  // removed, and the status line says so.
   pause() {
     const { hasStart } = this.app.store.state;
     if (!this.#button || this.#button.disabled === hasStart) return;
     this.#button.disabled = hasStart;
-    const { dataset } = this.app.find("#length");
-    if (hasStart) {
-      dataset.paused = this.texts.paused;
-      this.halt();
-      this.clear();
-    } else delete dataset.paused;
+    if (!hasStart) return;
+    this.halt();
+    this.clear();
   }
 }
 
@@ -185,6 +196,7 @@ document.addEventListener("keydown", ({ key, target }) => {
 
 forEachApp((app) => app.whenOpen(() => {
   const live = new Live(app);
+  app.live = live;
   lives.set(app, live);
   live.offer();
   app.store.subscribe(({ running, hasStart }, before) => {

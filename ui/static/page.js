@@ -17,32 +17,28 @@ const closePicture = (app) => {
   return close;
 };
 
-// --- chips: each opens the panel of its name, and closes it; one panel is open at a time ---
+// --- chips: each opens the panel of its name, a popover beside it ---
 
 const nameOf = (part) => part.id.replace(/^(chip|panel)-/, "");
-const openPanel = (app, name) => app.store.dispatch("panel", { name });
-const showPanels = (app) => {
-  const { panel } = app.store.state;
-  app.find("#ask").dataset.panel = panel;
+const openPanel = (app, name) => app.find(`#panel-${name}`)?.showPopover({ source: app.find(`#chip-${name}`) });
+const connectPanels = (app) => {
   for (const chip of app.all("#chips [id^=chip-]")) {
-    chip.setAttribute("aria-expanded", String(nameOf(chip) === panel));
-    chip.setAttribute("aria-controls", `panel-${nameOf(chip)}`);
+    const panel = app.find(`#panel-${nameOf(chip)}`);
+    if (!panel || chip.popoverTargetElement === panel) continue;
+    panel.popover = "auto";
+    chip.popoverTargetElement = panel;
+    chip.ariaExpanded = "false";
+    panel.addEventListener("toggle", ({ newState }) => { chip.ariaExpanded = String(newState === "open"); });
+    if (chip === pressed) openPanel(app, nameOf(chip));
   }
   app.find("#free-seed")?.setAttribute("aria-label", app.find("#randomise").textContent.trim());
 };
+// A panel that Gradio mounts when its chip is pressed opens as soon as it is there.
+let pressed = null;
 document.addEventListener("click", ({ target }) => {
   const chip = target.closest?.("[id^=chip-]");
-  const app = chip && appOf(chip);
-  if (!app) return;
-  openPanel(app, app.store.state.panel === nameOf(chip) ? "" : nameOf(chip));
-});
-const closePanel = (app, from) => {
-  const open = from.closest?.(".chip-panel, #chips") && app.store.state.panel;
-  if (!open) return false;
-  app.find(`#chip-${open}`).focus();
-  openPanel(app, "");
-  return true;
-};
+  pressed = chip && !chip.popoverTargetElement ? chip : null;
+}, true);
 
 // --- keys and presses ---
 
@@ -71,9 +67,9 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   const app = appOf(event.target);
   if (!app || event.key !== "Escape" || event.defaultPrevented) return;
+  if (app.find(":popover-open")) return; // which the browser closes
   const stop = () => press(app.find("#stop"));
-  if (stop()) return;
-  if (closePanel(app, event.target) || closePicture(app)) return;
+  if (stop() || closePicture(app)) return;
   // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
   const ending = new AbortController();
   const again = setInterval(() => { if (stop()) ending.abort(); }, 50);
@@ -85,15 +81,14 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  const button = event.target.closest?.("#generate, #stop, #new-seed, #larger, #finish");
+  const button = event.target.closest?.("#generate, #stop");
   const app = button && appOf(button);
   if (!app) return;
   const { id } = button;
   const click = { id, at: event.timeStamp, detail: event.detail };
   if (id !== "stop" && app.store.dispatch("pressed", click).isIgnored) event.stopPropagation();
   // Presses by key have the detail 0.
-  const isAimed = event.detail && (id === "generate" || id === "stop");
-  if (isAimed && app.store.dispatch("aimed", click).isIgnored) swallow(event);
+  if (event.detail && app.store.dispatch("aimed", click).isIgnored) swallow(event);
   else if (id === "stop") app.store.dispatch("stopped");
 }, true);
 
@@ -140,6 +135,15 @@ document.addEventListener("click", async (event) => {
 
 // --- what the page shows ---
 
+// A refusal holds until its field changes; settings that are taken can be given back.
+document.addEventListener("input", ({ target }) => {
+  if (target.matches?.("[data-refused]")) appOf(target)?.store.dispatch("corrected");
+});
+document.addEventListener("click", ({ target }) => {
+  const app = target.closest?.("#restore-use, #use-pasted") && appOf(target);
+  if (app) app.store.dispatch("taking", { fields: app.page.relay.kept.draft });
+}, true);
+
 // The field that a refusal names is marked until the message goes, and gets the focus.
 const fieldOf = (app, id) => {
   if (id !== "start") return app.find(`#${id} :is(textarea, input)`);
@@ -159,7 +163,7 @@ const markRefused = (app) => {
   field.dataset.refused = "";
   if (!field.matches("button")) field.ariaInvalid = "true";
   const panel = field.closest(".chip-panel");
-  if (panel) openPanel(app, nameOf(panel));
+  if (panel && !panel.matches(":popover-open")) openPanel(app, nameOf(panel));
   field.focus();
 };
 
@@ -188,7 +192,6 @@ document.addEventListener("focusin", ({ target }) => {
 const heir = (app) => {
   if (focused.closest("#free-seed")) return app.find("#chip-seed");
   if (focused.closest("#generate, #stop")) return app.all("#generate, #stop").find(isSeen);
-  if (focused.closest("#reveal, #blur")) return app.all("#reveal, #blur").find(isSeen);
   if (focused.closest("#pasted")) return app.find("#prompt textarea");
   const card = app.all("#cards button").indexOf(focused);
   if (card >= 0) return app.all("#gallery .thumbnail-lg")[card];
@@ -206,14 +209,18 @@ const keepFocus = (app) => {
 forEachApp((app) => app.whenOpen(() => {
   const keep = () => keepFocus(app);
   showPictures(app);
+  connectPanels(app);
   // Inside another page the focus belongs to that page, which it would scroll.
   const isTop = alone && window.top === window;
   if (isTop && document.activeElement === document.body) app.find("#prompt textarea").focus();
   // A model that draws only from pictures begins with their panel.
   if (app.find("#header [data-masks]")) openPanel(app, "picture");
-  app.watch("#ask", keep, {}); // the offer to use pasted settings goes
+  app.watch("#ask", () => {
+    connectPanels(app); // the panel of pictures is mounted late
+    keep(); // the offer to use pasted settings goes
+  }, {});
   app.watch("#chips", () => {
-    showPanels(app);
+    connectPanels(app);
     keep();
   });
   // Which picture is open is a class; the panel of an opened picture is mounted late.
@@ -222,13 +229,8 @@ forEachApp((app) => app.whenOpen(() => {
     markRefused(app);
     keep();
   });
-  app.store.subscribe(({ panel, running }, before) => {
-    if (panel !== before.panel) showPanels(app);
-    if (running === before.running) return;
-    // One request at a time, because all show their pictures in the same place.
-    const more = app.all("#new-seed, #variations, #larger, #finish");
-    for (const button of more) button.disabled = running;
-    requestAnimationFrame(keep); // Stop takes the place of Generate
+  app.store.subscribe(({ running }, before) => {
+    if (running !== before.running) requestAnimationFrame(keep); // Stop takes the place of Generate
   });
   document.documentElement.dataset.sdxl = "ready";
 }));

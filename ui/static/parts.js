@@ -66,25 +66,3 @@ export const field = (app, { element, props, watch }) => {
   });
   watch("value", tell);
 };
-
-// Shows the prompt that was entered while pictures are drawn, and sends it when they are finished.
-export const waiting = (app, { element, trigger }) => {
-  const SENT_AFTER_MS = 100; // lets Gradio render the end of one request before the next one begins
-  const note = element.querySelector("[data-next]");
-  const { store } = app;
-  let due;
-  const send = () => {
-    const { next, running } = store.state;
-    if (!next || running) return;
-    store.dispatch("sent", { at: performance.now() });
-    trigger("select", next);
-  };
-  store.subscribe(({ next, running }, before) => {
-    if (next !== before.next) {
-      note.textContent = next && `${note.dataset.next} `;
-      if (next) note.append(make("bdi", {}, next));
-    }
-    clearTimeout(due);
-    if (next && !running) due = setTimeout(send, SENT_AFTER_MS);
-  });
-};

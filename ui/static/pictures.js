@@ -1,29 +1,27 @@
 // The open picture: its panel, the arrows over it, and its place in the window.
 import { alone, appOf, forEachApp, swallow } from "./app.js";
+import { pictureAt } from "./bar.js";
 import { DOUBLE_MS } from "./state.js";
 
 const frame = () => new Promise(requestAnimationFrame);
 
-// The panel shows the texts of the file that is open, and nothing if it has none.
+// The panel shows the bar and the texts of the file that is open, and nothing if it has none.
 const describe = (app) => {
   const place = app.find("#picked [data-place]");
-  if (!place) return;
-  const address = decodeURI(app.find("#gallery .preview .media-button img")?.src ?? "");
+  if (!place || !app.showBar) return;
+  const texts = pictureAt(app, app.find("#gallery .preview .media-button img")?.src);
   const before = place.querySelector("details");
-  const texts = app.all("#picture-texts article").find(
-    ({ dataset }) => address.endsWith(`/${dataset.key}`));
   if (before) app.showsDetails = before.open;
   if (!texts) {
     delete place.dataset.key;
     place.replaceChildren();
+    app.showBar(null);
   } else if (place.dataset.key !== texts.dataset.key) {
     place.replaceChildren(...texts.cloneNode(true).childNodes);
     // They stay unfolded or folded from one picture to the next.
     place.querySelector("details").open = Boolean(app.showsDetails);
-    for (const link of alone ? [] : place.querySelectorAll(".downloads a")) {
-      link.href = new URL(link.getAttribute("href"), app.home);
-    }
     Object.assign(place.dataset, texts.dataset);
+    app.showBar(texts);
     app.find("#stage").style.setProperty("--ratio", texts.dataset.ratio);
   }
 };
@@ -53,7 +51,7 @@ document.addEventListener("keydown", ({ key, target, altKey, ctrlKey, metaKey })
   const steps = { ArrowLeft: -1, ArrowRight: 1 }[key];
   const app = appOf(target);
   if (!steps || altKey || ctrlKey || metaKey || !app) return;
-  if (target.matches?.("input")) return;
+  if (target.matches?.("input, [role=menuitem]")) return;
   if (target.closest?.("#picked, #walk")) walk(app, steps);
 });
 // The gallery moves the focus to the thumbnail, where a second press would do nothing.
@@ -77,21 +75,21 @@ document.addEventListener("click", (event) => {
 
 // Drawing brings the place of the pictures into view: it is far above the panel on a phone, and may be
 // out of sight for Generate, too. At once, as some visitors want no motion.
-const asking = new WeakMap(); // the button of apps that was pressed, until drawing begins
+// `app.asking` is the name of what was pressed, until drawing begins.
 document.addEventListener("click", ({ target }) => {
-  const button = target.closest?.("#generate, #new-seed, #variations, #larger, #finish");
-  const app = button && appOf(button);
-  if (app) asking.set(app, button.id);
+  const app = target.closest?.("#generate") && appOf(target);
+  if (app) app.asking = "generate";
 });
 document.addEventListener("keydown", ({ key, target }) => {
   const app = key === "Enter" && target.matches?.("#prompt textarea") && appOf(target);
-  if (app) asking.set(app, "generate");
+  if (app) app.asking = "generate";
 });
 const isInSight = (part) => {
   const { top, bottom, height } = part.getBoundingClientRect();
   return Math.min(bottom, innerHeight) - Math.max(top, 0) > Math.min(height, innerHeight) / 2;
 };
 const reveal = (part) => {
+  if (!alone) return; // the page around is scrolled by its visitor alone
   part.scrollIntoView({ block: "nearest" });
   if (part.getBoundingClientRect().top < 0) part.scrollIntoView(); // not all of it fits
 };
@@ -104,10 +102,9 @@ const bringOpenedIntoView = async (app) => {
   reveal(preview);
 };
 const bringDrawingIntoView = (app) => {
-  if (!asking.has(app)) return;
   const stage = app.find("#stage");
-  if (asking.get(app) !== "generate" || !isInSight(stage)) reveal(stage);
-  asking.delete(app);
+  if (app.asking && (app.asking !== "generate" || !isInSight(stage))) reveal(stage);
+  app.asking = "";
 };
 
 forEachApp((app) => app.whenOpen(() => {

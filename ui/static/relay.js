@@ -61,18 +61,16 @@ export const begin = (app, { props, trigger, watch }) => {
   }
 
   // What a request needs of the page besides its fields, by the names that events ask for.
-  const opened = () => app.find("#picked [data-place]")?.dataset ?? {};
   const startOf = (id) => {
     const asked = { start: id };
     app.send("#start [data-start]", "asked", asked);
     return asked.answer; // once it is uploaded
   };
   const answers = {
-    key: () => ({ key: opened().key }),
     start: async () => ({ start: await startOf() }),
-    // The picture that the opened one began with.
+    // The picture with which the one began that is acted upon.
     began: async () => (
-      opened().began ? { start: await startOf(opened().start) ?? { gone: true } } : {}
+      app.acted?.began ? { start: await startOf(app.acted.start) ?? { gone: true } } : {}
     ),
     // The id of the request that a press becomes.
     press: () => ({ press: [...crypto.getRandomValues(new Uint32Array(4))].join("-") }),
@@ -81,6 +79,12 @@ export const begin = (app, { props, trigger, watch }) => {
   app.page.relay = {
     kept,
     keep,
+    // Returns the fields as they were before settings were put into them.
+    undo() {
+      const { before } = app.store.state;
+      app.store.dispatch("undone");
+      return before ?? {};
+    },
     // Returns what the server is told, with the answers to these questions.
     tell: async (names) => Object.assign(
       {}, props.value, ...await Promise.all(names.map((question) => answers[question]()))),

@@ -7,7 +7,6 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.models import MODEL
-from ui import i18n
 from ui.form import link
 from ui.form.fields import Fields
 from ui.samples.model_kind import Kind
@@ -144,12 +143,6 @@ def test_a_sampler_in_another_programs_words():
     fields, notes = read("scheduler=DPM%2B%2B+2M+Karras&prompt=x")
     assert (fields.scheduler, fields.sigma_schedule) == ("dpmsolver++", "karras")
     assert notes == []
-
-
-def test_notes_are_escaped():
-    assert "<b>" not in link._message(["Style: <b>"])
-    assert i18n.LINK_NOT_USED in link._message(["Style: x"])
-    assert i18n.TAKEN_OVER in link._message([])
 
 
 def test_a_size_in_a_link():

@@ -30,7 +30,7 @@ from serving.messages import untranslated
 from serving.metrics import Observer
 from tests.generators import request
 from tests.web import serve, wait_until
-from ui import i18n, status
+from ui import i18n
 from ui.page import following
 
 ID = "a-request-of-a-page"
@@ -69,9 +69,9 @@ def followed(stand_in: Any, language: str = "en") -> list[dict[str, Any]]:
 
 
 def texts(messages: Sequence[dict[str, Any]]) -> list[str]:
-    strips = [message["strip"] for message in messages if "strip" in message]
-    assert all(strip.startswith(status.RUNNING) for strip in strips)
-    return [text for strip in strips for text in re.findall("<span>(.*)</span>", strip)]
+    lines = [message["line"] for message in messages if "line" in message]
+    assert {line["kind"] for line in lines} == {"running"}
+    return [line["text"] for line in lines]
 
 
 def test_steps_are_shown(monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +126,7 @@ def test_a_request_that_cannot_be_followed_has_ended(kind: ErrorKind):
     assert followed(stand_in) == [{"ended": True}]
 
 
-def test_a_silent_request_sends_its_strip_again_and_is_left():
+def test_a_silent_request_sends_its_line_again_and_is_left():
     stand_in: Any = StandIn(Queued(1, None))
 
     async def leave() -> list[dict[str, Any]]:
@@ -135,9 +135,9 @@ def test_a_silent_request_sends_its_strip_again_and_is_left():
         await asyncio.wait_for(progress.aclose(), 30)
         return messages
 
-    strip, *pauses = asyncio.run(leave())
-    assert "strip" in strip
-    assert pauses == [strip, strip]
+    line, *pauses = asyncio.run(leave())
+    assert "line" in line
+    assert pauses == [line, line]
     assert stand_in.left
 
 
@@ -152,7 +152,7 @@ def test_the_route_sends_events():
         json.loads(text.removeprefix("data: ")) for text in answer.text.split("\n\n")[:2]
     ]
     with i18n.speaking("de"):
-        assert i18n.text("starting", attempt=1) in first["strip"]
+        assert i18n.text("starting", attempt=1) in first["line"]["text"]
     assert last == {"ended": True}
 
 

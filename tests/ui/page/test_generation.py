@@ -49,7 +49,7 @@ from ui import i18n, status
 from ui.form import requests
 from ui.form.fields import Fields, Visitor
 from ui.page import generation, page
-from ui.page.generation import Drawing
+from ui.page.generation import STRONG, SUBTLE, Drawing
 from ui.page.page import build_page
 from ui.pictures import embedding, files
 from ui.pictures.saved import Picture
@@ -289,9 +289,11 @@ def test_each_picture_of_several_has_its_own_caption():
 
 def test_the_page_shows_that_it_begins_and_then_pictures(served_folder: Path):
     updates = shown(StandIn(), steps=3)
-    assert f'data-request="{updates[0]["relay"]["request"]}"' in updates[0]["strip"]
-    assert i18n.text("starting", attempt=1) in updates[0]["strip"]
-    assert re.search(r"4 pictures in \d+\.\d s", updates[-1]["strip"])
+    request_id = updates[0]["relay"]["request"]
+    assert updates[0]["status"] == status.busy(i18n.text("starting", attempt=1), request_id)
+    line = updates[-1]["status"]
+    assert re.fullmatch(r"4 pictures in \d+\.\d s", line["text"])
+    assert (line["kind"], line["ends"]) == ("drawn", request_id)
     assert updates[0]["seed"] == 7  # the seed used is written back
 
     gallery = updates[-1]["gallery"]
@@ -329,7 +331,7 @@ def test_a_stopped_request_is_finished_with_its_own_settings():
     stand_in = StandIn()
 
     pictures = update["pictures"]
-    call = call_with(told={"key": pictures[1].key}, pictures=pictures)
+    call = call_with({"key": pictures[1].key}, pictures=pictures)
     drawing = Drawing(stand_in, Kind.MINIATURE)
     last = all_of(drawing, drawing.finish(call))[-1]
     (asked,) = stand_in.asked
@@ -402,10 +404,14 @@ def test_random_seed_is_written_back():
 
 
 def test_the_ending_says_that_a_prompt_was_cut():
-    strip = shown(StandIn(truncated="<b>the end</b>"), steps=1)[-1]["strip"]
-    assert i18n.END_LEFT_OUT in strip
-    assert "the end<" not in strip
-    assert i18n.END_LEFT_OUT not in shown(StandIn(), steps=1)[-1]["strip"]
+    warnings = [
+        shown(StandIn(truncated=truncated), steps=1)[-1]["status"]["warning"]
+        for truncated in ("the end", "")
+    ]
+    assert warnings == [i18n.END_LEFT_OUT, ""]
+
+
+STOPPED = "stopped", "Stopped at step 1 of 1."
 
 
 @pytest.mark.parametrize(
@@ -414,16 +420,15 @@ def test_the_ending_says_that_a_prompt_was_cut():
         (
             StandIn(error=Error(ErrorKind.INVALID, untranslated("<i>no</i>"))),
             "error",
-            "&lt;i&gt;no&lt;/i&gt;",
+            "<i>no</i>",  # the browser shows it as text
         ),
-        (StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))), "note", "Stopped."),
+        (StandIn(error=Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))), *STOPPED),
         (StandIn(refusal=RequestError(untranslated("full"), ErrorKind.FULL)), "error", "full"),
     ],
 )
 def test_error_ends_as_a_message(stand_in: StandIn, kind: str, said: str):
     update = shown(stand_in, steps=1)[-1]
-    role = "alert" if kind == "error" else "status"
-    assert update["strip"] == f'<p class="{kind}" role="{role}">{said}</p>'
+    assert (update["status"]["kind"], update["status"]["text"]) == (kind, said)
 
 
 def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
@@ -432,7 +437,7 @@ def test_broken_generator_ends_as_a_message(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(StandIn, "submit", submit)
     (update,) = shown(StandIn())
-    assert update["strip"] == status.error(BROKEN)
+    assert update["status"] == status.error(BROKEN)
 
 
 def test_a_page_loaded_anew_finds_its_request_again():
@@ -443,7 +448,7 @@ def test_a_page_loaded_anew_finds_its_request_again():
         return asyncio.run(drawing.again(call_with(told={"request": request_id})))
 
     updates = again(request_id)
-    assert updates["strip"] == status.note("4 pictures")
+    assert updates["status"] == status.drawn("4 pictures", "", request_id)
     assert updates["gallery"][0][1] == "Seed 7: a red star"
     assert updates["relay"]["request"] == request_id
     anything: list[Any] = [None, "forgotten", ["a"], {"a": 1}, 7]
@@ -459,8 +464,8 @@ def test_a_page_loaded_anew_follows_a_request_under_way(monkeypatch: pytest.Monk
     monkeypatch.setattr(StandIn, "events", waiting)
     drawing = Drawing(StandIn(), Kind.MINIATURE)
     updates = asyncio.run(drawing.again(call_with(told={"request": "an id"})))
-    strip = status.busy(i18n.text("starting", attempt=1), "an id")
-    assert updates == {"strip": strip, "relay": {"request": "an id"}}
+    line = status.busy(i18n.text("starting", attempt=1), "an id")
+    assert updates == {"status": line, "relay": {"request": "an id"}}
 
 
 def test_the_time_is_told_of_a_request_that_was_in_sight():
@@ -469,18 +474,19 @@ def test_the_time_is_told_of_a_request_that_was_in_sight():
 
     def ended(**data: Any) -> str:
         call = call_with({"id": request_id, **data})
-        return asyncio.run(drawing.ended(call))["strip"]
+        return asyncio.run(drawing.ended(call))["status"]["text"]
 
     assert "4 pictures in" in ended()
-    assert ended(broken=True) == status.note("4 pictures")
-    assert ended() == status.note("4 pictures")
+    assert ended(broken=True) == "4 pictures"
+    assert ended() == "4 pictures"
 
 
 @pytest.mark.parametrize("request_id", [None, "forgotten", {"a": 1}])
 def test_a_request_lost_with_the_connection_is_reported(request_id: Any):
     drawing = Drawing(StandIn(), Kind.MINIATURE)
     updates = asyncio.run(drawing.ended(call_with({"id": request_id})))
-    assert updates == {"strip": status.note(i18n.LOST)}
+    ended_id = request_id if isinstance(request_id, str) else ""
+    assert updates == {"status": status.note(i18n.LOST) | {"ends": ended_id}}
 
 
 PRESS = "1-22-333-4444-55555"
@@ -561,7 +567,7 @@ def test_stop_stops_that_request():
 def test_blank_prompt_reaches_no_generator():
     stand_in = StandIn()
     (update,) = shown(stand_in, prompt=" ")
-    assert BLANK in update["strip"]
+    assert update["status"] == status.error(BLANK, "prompt")
     assert stand_in.asked == []
 
 
@@ -660,24 +666,32 @@ def test_variations_of_a_picture():
     varied = replace(made, variation_of="1:0.5", variation_seed=2, variation_strength=0.25)
     again = replace(picture, path=Path("folder/again.png"), settings=varied)
 
-    def vary(key: str) -> list[Updates]:
-        values = {"pictures": [picture, again], "picked-strength": 0.3}
+    def vary(key: str, how: str = "subtle") -> list[Updates]:
         drawing = Drawing(stand_in, Kind.SDXL)
-        return all_of(drawing, drawing.variations(call_with(told={"key": key}, **values)))
+        call = call_with({"key": key, "how": how}, pictures=[picture, again])
+        return all_of(drawing, drawing.vary(call))
 
-    assert "no longer kept" in vary("other/a-star-7.png")[-1]["strip"]
+    assert "no longer kept" in vary("other/a-star-7.png")[-1]["status"]["text"]
     assert stand_in.asked == []
     vary(picture.key)
     vary(picture.key)
     one, other = stand_in.asked
     assert (one.prompt, one.negative_prompt, one.seed) == ("a star", "dull", 7)
-    assert (one.num_inference_steps, one.variation_strength) == (10, 0.3)
+    assert (one.num_inference_steps, one.variation_strength) == (10, SUBTLE)
     assert one.variation_seed != other.variation_seed
 
-    vary(again.key)
+    vary(again.key, "strong")
     third = stand_in.asked[-1]
     assert (third.seed, third.variation_of) == (7, "1:0.5,2:0.25")
-    assert third.variation_strength == 0.3
+    assert third.variation_strength == STRONG
+
+    drawing = Drawing(stand_in, Kind.SDXL)
+    call = call_with({"key": again.key}, pictures=[picture, again])
+    all_of(drawing, drawing.new_seed(call))
+    fourth = stand_in.asked[-1]
+    assert (fourth.prompt, fourth.num_inference_steps) == ("a star", 10)
+    assert fourth.seed != 7
+    assert (fourth.variation_strength, fourth.variation_of) == (0, "")
 
 
 def test_variations_are_told_apart():

@@ -55,13 +55,12 @@ def get(*addresses: str) -> list[httpx.Response]:
 
 def test_every_format_is_served_under_its_name(path: Path):
     base = f"/pictures/{path.parent.name}/a-star-7"
-    answers = get(*(f"{base}.{suffix}" for suffix in i18n.KINDS))
+    answers = get(*(f"{base}.{suffix}" for suffix in ("png", "jpg", "webp")))
     for kind, answer in zip(("png", "jpeg", "webp"), answers, strict=True):
         assert answer.headers["content-type"] == f"image/{kind}"
         assert 'attachment; filename="a-star-7.' in answer.headers["content-disposition"]
         with Image.open(io.BytesIO(answer.content)) as found:
             assert found.format == kind.upper()
-    assert f'href="{base[1:]}.jpg" download' in downloads.links(path)
 
 
 def test_no_other_file_is_served(path: Path):

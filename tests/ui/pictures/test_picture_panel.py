@@ -42,9 +42,9 @@ NIGHT = Picture(
 )
 
 
-def used(pictures: list[Picture], key: str | None, *, anew: bool = False) -> dict[str, Any]:
-    call = Call(gr.Request(), {"relay": {"key": key}, "pictures": pictures})
-    return {**picture_panel.used(call, MODEL, anew=anew)}
+def used(pictures: list[Picture], key: str | None) -> dict[str, Any]:
+    call = Call(gr.Request(), {"pictures": pictures}, {"key": key})
+    return {**picture_panel.used(call, MODEL)}
 
 
 def test_the_details_tell_the_size_of_the_file():
@@ -67,8 +67,8 @@ def test_each_picture_has_its_own_texts():
     assert '<dd dir="auto">7</dd>' in first
     assert 'data-key="folder/a-star-8.png"' in second
     assert '<dd dir="auto">8</dd>' in second
-    assert 'href="pictures/folder/a-star-8.webp" download' in second
-    assert "prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8&amp;images=1" in second
+    query = "?prompt=a%20star&amp;guidance_scale=5&amp;steps=25&amp;seed=8&amp;images=1"
+    assert f'data-link="{query}"' in second
 
 
 def test_the_texts_are_of_what_was_typed():
@@ -81,20 +81,10 @@ def test_the_texts_are_of_what_was_typed():
     assert 'data-copy="a glossy picture of a star on a black background' in text
 
 
-def test_a_variation_with_a_new_seed_is_no_variation():
-    varied = {"variation_seed": 3, "variation_strength": 0.5, "variation_of": "7:0.25"}
-    variation = replace(PICTURES[0], settings=replace(SETTINGS[0], **varied))
-    values = used([variation], variation.key)
-    assert values["variation_of"] == "7:0.25"
-    fields = Fields.sent(used([variation], variation.key, anew=True))
-    assert (fields.randomise, fields.variation_strength, fields.variation_of) == (True, 0, "")
-
-
-def test_an_unfinished_picture_is_no_file_to_keep():
+def test_an_unfinished_picture_says_so():
     unfinished = Unfinished(3, 25, Fields(prompt="a star"))
     assert kinds(unfinished=unfinished) == ["unfinished"]
     text = picture_panel.texts([replace(PICTURES[0], unfinished=unfinished)], MODEL)
-    assert "download" not in text
     assert i18n.FINISH_INFO in text
 
 
@@ -103,8 +93,8 @@ def test_using_settings_shows_a_note():
     fields = Fields.sent(values)
     assert (fields.randomise, fields.seed, fields.several) == (False, 7, False)
     assert fields.images == 2
-    assert i18n.TAKEN_OVER in values["strip"]
-    assert "The picture was made with m." in values["strip"]
+    assert values["status"]["kind"] == "taken"
+    assert "The picture was made with m." in values["status"]["warning"]
 
 
 def test_using_settings_restores_the_typed_words_and_the_style():
@@ -117,17 +107,11 @@ def test_settings_from_elsewhere_have_their_style_recognised():
     assert (fields.prompt, fields.style) == ("a star", "Night")
 
 
-def test_a_new_seed_is_random():
-    fields = Fields.sent(used(PICTURES, PICTURES[0].key, anew=True))
-    assert fields.prompt == "a star"
-    assert fields.randomise
-
-
 @pytest.mark.parametrize("key", [None, "", "folder/a-star-9.png", "a-star-7.png"])
 def test_a_picture_that_is_gone_changes_no_field(key: str | None):
     values = used(PICTURES, key)
-    assert [*values] == ["strip"]
-    assert "no longer kept" in values["strip"]
+    assert [*values] == ["status"]
+    assert "no longer kept" in values["status"]["text"]
 
 
 def test_without_settings_from_elsewhere_nothing_changes():

@@ -16,7 +16,6 @@ from tests.browsing import draw_pictures, opened
 from tests.pages import MODEL, said_of, to_request
 from tests.web import PROGRAM, served
 from tools.page_states import launched
-from ui import i18n
 from ui.pictures import picture_panel, saved
 from ui.pictures.saved import Picture
 from ui.wiring import Call
@@ -48,8 +47,8 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
 
 
 def exchanged(pictures: list[Picture], index: int, *, bare: bool = False) -> list[Picture]:
-    told = {"key": pictures[index].key, "bare": bare}
-    call = Call(gr.Request(), {"relay": told, "pictures": pictures})
+    values = {"relay": {"bare": bare}, "pictures": pictures}
+    call = Call(gr.Request(), values, {"key": pictures[index].key})
     updates = picture_panel.exchanged(call, MODEL)
     assert updates["gallery"].selected_index == index
     return updates["pictures"]
@@ -94,10 +93,10 @@ def test_a_picture_that_is_gone_is_refused(shown: list[Picture]):
     keys = [shown[0].key, "another"]  # one without another version, and one that does not exist
     shown[1].path.unlink()
     for key in (*keys, shown[1].key):
-        call = Call(gr.Request(), {"relay": {"key": key}, "pictures": shown})
+        call = Call(gr.Request(), {"pictures": shown}, {"key": key})
         updates = picture_panel.exchanged(call, MODEL)
-        assert [*updates] == ["strip"]
-        assert "no longer kept" in updates["strip"]
+        assert [*updates] == ["status"]
+        assert "no longer kept" in updates["status"]["text"]
 
 
 def test_the_buttons_are_offered_for_blurred_pictures_only(shown: list[Picture]):
@@ -125,10 +124,12 @@ def downloaded(page: Page, before: str = "") -> tuple[str, str, bytes]:
     Returns:
         The address, the settings in the file, and its pixels.
     """
-    link = page.locator("#picked .downloads a").first
-    expect(link).not_to_have_attribute("href", before)
+    menu, link = page.locator("#bar [data-act=download]"), page.locator("#bar [href$='.png']")
+    menu.click()
     address = link.get_attribute("href") or ""
-    content = page.request.get(f"{page.url}{address}").body()
+    assert address != before
+    content = page.request.get(address).body()
+    menu.click()
     with Pillow.open(io.BytesIO(content)) as image:
         return address, image.info[metadata.KEY], image.tobytes()
 
@@ -141,19 +142,19 @@ def test_a_visitor_reveals_a_blurred_picture(page: Page):
     assert said == [True, False, True, False]
 
     page.locator("#gallery .thumbnail-lg").first.click()
-    show, hide = (
-        page.get_by_role("button", name=name) for name in (i18n.SHOW_ANYWAY, i18n.HIDE_AGAIN)
-    )
+    show = page.locator("#bar [data-act=reveal]")
+    hide = page.locator("#bar [role=menuitem][data-act=blur]")
     caption = page.locator("#gallery .preview .caption")
     expect(show).to_be_visible()
     expect(caption).to_contain_text(REMARK)
     blurred = downloaded(page)
     show.click()
-    expect(hide).to_be_focused()
+    expect(show).to_have_count(0)
     expect(caption).not_to_contain_text(REMARK)
     itself = downloaded(page, before=blurred[0])
     assert ("Safety checker" in blurred[1], "Safety checker" in itself[1]) == (True, False)
     assert blurred[2] != itself[2]
+    page.locator("#bar [data-act=more]").click()
     hide.click()
     expect(caption).to_contain_text(REMARK)
     assert downloaded(page, before=itself[0])[1:] == blurred[1:]
@@ -163,10 +164,11 @@ def test_a_visitor_reveals_a_blurred_picture(page: Page):
 def test_an_unblurred_picture_has_no_reveal_button(page: Page):
     thumbnails = page.locator("#gallery .thumbnails button")
     thumbnails.nth(1).click()
-    expect(page.locator("#picked-settings .downloads")).to_be_visible()
-    expect(page.locator("#reveal")).to_be_hidden()
+    reveal = page.locator("#bar [data-act=reveal]")
+    expect(page.locator("#bar [data-act=download]")).to_be_visible()
+    expect(reveal).to_have_count(0)
     thumbnails.nth(2).click()
-    expect(page.locator("#reveal")).to_be_visible()
+    expect(reveal).to_be_visible()
 
 
 @pytest.mark.slow
@@ -174,6 +176,7 @@ def test_after_a_reload_it_can_still_be_revealed(page: Page):
     page.reload()
     expect(page.locator("#gallery .thumbnail-lg img")).to_have_count(4)
     page.locator("#gallery .thumbnail-lg").first.click()
-    page.locator("#reveal").click()
-    expect(page.locator("#reveal")).to_be_hidden()
-    expect(page.locator("#blur")).to_be_visible()
+    page.locator("#bar [data-act=reveal]").click()
+    expect(page.locator("#bar [data-act=reveal]")).to_have_count(0)
+    page.locator("#bar [data-act=more]").click()
+    expect(page.locator("#bar [role=menuitem][data-act=blur]")).to_be_visible()
