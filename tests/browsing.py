@@ -1,5 +1,6 @@
 """Helpers for tests that open the page in a browser."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from pipeline.images.metadata import Settings
 from tools.page_states import THREE_FRAMES, open_advanced
 from ui import i18n
 from ui.form import link
+
+STOPPED = re.compile("^Stopped")  # with or without unfinished pictures
 
 # The limits are generous because a busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000
@@ -125,7 +128,7 @@ def _watched(
         page.goto(address)
     expect(page.locator("#prompt textarea").first).to_be_visible()
     if any(name in link.NAMES for name, _ in parse_qsl(urlsplit(address).query)):
-        expect(page.locator("#linked")).not_to_be_empty()
+        expect(page.locator("#status [data-line]")).not_to_be_empty()
     yield page
     page.close()
     context.remove_listener("request", sent)

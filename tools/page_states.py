@@ -107,7 +107,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     page.locator("#history-open").click()
     open_picture(page)
     yield "opened"
-    page.locator("#use-picture").click()
+    act(page, "edit")
     page.locator("#start-strength input").fill("100")
     prompt.press("Enter")
     expect(page.locator("#gallery .preview")).to_have_count(0)
@@ -187,6 +187,13 @@ def open_picture(page: Page, index: int = 0) -> None:
     if summary.count():
         summary.click()
     expect(page.locator("#picked-settings dd").first).to_be_visible()
+
+
+def act(page: Page, name: str, menu: str = "") -> None:
+    """Press an action in the bar of the opened picture, or in one of the bar's menus."""
+    if menu:
+        page.locator(f"#bar [data-act={menu}]").click()
+    page.locator(f"#bar [data-act={name}]").click()
 
 
 def open_advanced(page: Page) -> None:

@@ -9,8 +9,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from pipeline import metadata
 from pipeline.images.metadata import Settings
 from serving.generator import MAX_CHARACTERS
-from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, choose_steps, opened, settle, wait_for_pictures
+from tests.browsing import DRAWN_WITHIN_MS, STOPPED, choose_steps, opened, settle, wait_for_pictures
 from tools.page_states import open_advanced
 from ui import i18n
 from ui.samples.examples import examples_for
@@ -75,7 +74,7 @@ def test_a_surprise_only_fills_in_the_prompt_while_something_is_drawn(slow_page:
     slow_page.locator("#surprise").click()
     expect(slow_page.locator("#prompt textarea")).not_to_have_value(CARDS[0])
     slow_page.locator("#stop").click()
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#history li")).to_have_count(1)
     expect(slow_page.locator("#history li")).to_contain_text(CARDS[0])
 

@@ -24,6 +24,7 @@ from pipeline.images.metadata import Settings
 from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
+    STOPPED,
     ask,
     ask_after_a_refusal,
     await_answer,
@@ -36,7 +37,7 @@ from tests.browsing import (
     wait_for_pictures,
 )
 from tests.web import STEPS, served
-from tools.page_states import PROMPT, open_advanced, open_picture
+from tools.page_states import PROMPT, act, open_advanced, open_picture
 from ui import i18n
 
 BLACK = "rgb(0, 0, 0)"
@@ -56,7 +57,8 @@ def test_from_a_prompt_to_a_saved_picture(page: Page, tmp_path: Path):
 
     page.locator("#gallery .thumbnail-lg").first.click()
     with page.expect_download() as download:
-        page.locator("#picked .downloads a").first.click()
+        page.locator("#bar [data-act=download]").click()
+        page.locator("#bar").get_by_role("menuitem", name="PNG").click()
     assert download.value.suggested_filename == f"a-large-red-star-on-a-blue-background-{seed}.png"
     saved = tmp_path / "saved.png"
     download.value.save_as(saved)
@@ -78,13 +80,12 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     second = str((first + 1) % 2**32)
     expect(seeds).to_have_text(second)
     open_advanced(page)
-    page.locator("#reuse").click()
+    act(page, "use")
     expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     expect(page.locator("#seed input")).to_have_value(second)
     expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).not_to_be_checked()
 
-    page.locator("#steps input[type=number]").fill("2")
-    page.locator("#new-seed").click()
+    act(page, "new_seed", "more")
     expect(page.locator("#picked")).to_be_hidden()
     wait_for_pictures(page)
     assert page.locator("#seed input").input_value() not in (str(first), second)
@@ -303,7 +304,7 @@ def test_keys_run_and_stop(slow_page: Page):
     slow_page.keyboard.press("ControlOrMeta+Enter")
     slow_page.wait_for_function("document.querySelector('#status progress')?.value > 0")
     slow_page.keyboard.press("Escape")
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
 
 
 # The page waits two seconds for Stop, which is too short on a busy machine.
@@ -324,7 +325,7 @@ def test_a_stop_before_the_start(slow_page: Page, slow_address: str, browser: Br
             page.keyboard.press("ControlOrMeta+Enter")
         for page in (other, slow_page):
             page.keyboard.press("Escape")
-            expect(page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+            expect(page.locator("#status")).to_have_text(STOPPED)
             expect(page.locator("#generate")).to_be_visible()
 
 
@@ -415,7 +416,7 @@ def test_stop(slow_page: Page):
     expect(previews).to_have_count(4)
     expect(previews.first).to_have_js_property("naturalWidth", 16)
     slow_page.locator("#stop").click()
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#generate")).to_be_visible()
     expect(previews).to_have_count(0)
     expect(slow_page.locator("#gallery .caption-label").first).to_contain_text("Unfinished: step")
@@ -442,9 +443,9 @@ def test_a_double_click_on_generate_does_not_stop(slow_page: Page):
     # No part of the same press. Its second click must not hit Generate.
     slow_page.wait_for_function("performance.now() - window.clicked > 500")
     slow_page.mouse.dblclick(*at)
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     await_answer(slow_page)
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#history li")).to_have_count(1)
 
 
@@ -461,13 +462,13 @@ def draw_again_for_long(page: Page) -> None:
 
 @pytest.mark.slow
 def test_the_buttons_of_an_older_picture_are_disabled_while_drawing(slow_page: Page):
-    more = slow_page.locator("#new-seed"), slow_page.locator("#variations")
+    more = [slow_page.locator(f"#bar [data-act={name}]") for name in ("vary", "new_seed")]
     draw_again_for_long(slow_page)
     slow_page.locator("#gallery .thumbnail-lg").first.press("Enter")  # previews take the clicks
     for button in more:
         expect(button).to_be_disabled()
     slow_page.locator("#stop").click()
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     for button in more:
         expect(button).to_be_enabled()
 
@@ -489,10 +490,10 @@ def test_enter_sends_nothing_before_the_drawing_ends(slow_page: Page):
     expect(slow_page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
     slow_page.keyboard.press("Shift+Enter")
     slow_page.locator("#stop").click()
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#prompt textarea")).to_have_value("a yellow moon\n")
     await_answer(slow_page)
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#history li")).to_have_count(1)
 
 
@@ -513,7 +514,7 @@ def test_older_settings_can_be_restored_while_drawing(slow_page: Page):
     await_answer(slow_page)
     assert not slow_page.evaluate("stopGone")
     slow_page.locator("#stop").click()
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
 
 
 SPOILT = [
@@ -639,10 +640,12 @@ def test_as_a_part_of_another_sites_page(
             expect(part.locator("#header")).to_be_hidden()
         component.locator("#gallery .thumbnail-lg").first.click()
         with page.expect_download() as download:
-            component.get_by_role("link", name=i18n.KINDS["jpg"]).click()
+            component.locator("#bar [data-act=download]").click()
+            component.get_by_role("menuitem", name="JPEG").click()
         assert download.value.suggested_filename.endswith(".jpg")
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        press_to_copy(component.get_by_role("button", name=i18n.COPY_LINK))
+        component.locator("#bar [data-act=more]").click()
+        press_to_copy(component.locator("#bar [data-act=link]"))
         assert page.evaluate("navigator.clipboard.readText()").startswith(f"{address}/?prompt=")
         component.locator("#chip-style").click()
         picture = f'url("{address}/style-pictures/miniature/flat.webp")'
@@ -701,7 +704,7 @@ def test_the_other_sites_page_stays_its_own(
         width = "image => image.decode().then(() => image.naturalWidth)"
         assert drawn.locator("img").evaluate(width) == 4 * 96
         component.locator("#gallery .thumbnail-lg").first.click()
-        expect(component.locator("#picked .downloads")).to_be_visible()
+        expect(component.locator("#bar [data-act=download]")).to_be_visible()
         assert page.evaluate("history.state") is None  # Back belongs to the other page
         note.press("Escape")
         expect(note).to_have_value("")
@@ -732,7 +735,7 @@ def test_each_of_two_elements_uses_its_own_parts(
             expect(app.locator("#status")).to_contain_text("4 pictures", timeout=DRAWN_WITHIN_MS)
             app.locator("#gallery .thumbnail-lg").first.click()
             app.locator("#prompt textarea").fill("something else")
-            app.locator("#reuse").click()
+            app.locator("#bar [data-act=use]").click()
         for app, prompt in zip(apps, ("a red ring", "a blue star"), strict=True):
             expect(app.locator("#prompt textarea")).to_have_value(prompt)
             expect(app.locator("#history li")).to_have_count(2)

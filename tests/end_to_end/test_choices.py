@@ -14,7 +14,7 @@ from tests import compiling
 from tests.browsing import draw_pictures, opened, wait_for_pictures
 from tests.checkpoints import SMALLEST
 from tests.web import served, wait_until
-from tools.page_states import open_advanced, open_picture
+from tools.page_states import act, open_advanced, open_picture
 from ui import i18n
 
 WIDE = (24, 16)
@@ -34,8 +34,9 @@ def shown(page: Page, name: str) -> str:
 
 
 def pixels_of_the_open_picture(page: Page) -> np.ndarray:
-    link = page.locator("#picked .downloads a").first
-    content = page.request.get(link.evaluate("link => link.href")).body()
+    page.locator("#bar [data-act=download]").click()
+    content = page.request.get(page.locator("#bar a").first.get_attribute("href") or "").body()
+    page.locator("#bar [data-act=download]").click()
     with Image.open(BytesIO(content)) as picture:
         return np.asarray(picture, int)
 
@@ -56,8 +57,7 @@ def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
 @pytest.mark.slow
 def test_variations_of_the_open_picture(page: Page):
     seed = shown(page, i18n.SETTINGS["seed"].label)
-    page.locator("#strength input[type=number]").fill("0.5")
-    page.get_by_role("button", name=i18n.VARIATIONS).click()
+    act(page, "strong", "vary")
     expect(page.locator("#picked")).to_be_hidden()
     wait_for_pictures(page)
     captions = page.locator("#gallery .caption-label")
@@ -68,13 +68,12 @@ def test_variations_of_the_open_picture(page: Page):
     expect(page.locator("#picked-settings")).to_contain_text(i18n.SETTINGS["variation_seed"].label)
     drawn = pixels_of_the_open_picture(page)
     assert shown(page, i18n.SETTINGS["seed"].label) == seed
-    assert shown(page, i18n.SETTINGS["variation_strength"].label) == "0.5"
+    assert shown(page, i18n.SETTINGS["variation_strength"].label) == "0.6"
     variation = shown(page, i18n.SETTINGS["variation_seed"].label)
-    expect(page.locator("#variations")).to_be_visible()
     open_advanced(page)
-    page.locator("#reuse").click()
+    act(page, "use")
     expect(page.locator("#variation-seed input")).to_have_value(variation)
-    expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.5")
+    expect(page.locator("#variation-strength input[type=number]")).to_have_value("0.6")
     expect(page.locator("#seed input")).to_have_value(seed)
     expect(page.locator("#size").get_by_label(i18n.size(WIDE))).to_be_checked()
 
@@ -113,11 +112,13 @@ def test_a_picture_is_drawn_again_larger(browser: Browser, tmp_path: Path):
             draw_pictures(page, "a star", 2)
             open_picture(page, 1)
             seed = shown(page, i18n.SETTINGS["seed"].label)
-            page.locator("#larger").click()
+            act(page, "larger", "more")
             expect(page.locator("#gallery .preview")).to_have_count(0)
             wait_for_pictures(page, 1)
             open_picture(page)
             expect(page.locator("#picked-settings")).to_contain_text(i18n.size((32, 32)))
             assert shown(page, i18n.SETTINGS["seed"].label) == seed
             assert shown(page, i18n.SETTINGS["strength"].label) == "0.5"  # of two steps
-            expect(page.locator("#larger")).to_be_hidden()
+            page.locator("#bar [data-act=more]").click()
+            expect(page.locator("#bar [data-act=link]")).to_be_visible()
+            expect(page.locator("#bar [data-act=larger]")).to_have_count(0)

@@ -3,8 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from serving.messages import Code, Message
-from tests.browsing import DRAWN_WITHIN_MS, choose_steps, wait_for_pictures
+from tests.browsing import DRAWN_WITHIN_MS, STOPPED, choose_steps, wait_for_pictures
 from tests.web import STEPS
 from tools.page_states import PROMPT
 from ui import i18n
@@ -62,7 +61,13 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     press("Enter")
     expect(seeds).to_be_visible()
     expect(large.first).to_be_hidden()
-    go(page, "#strength")
+    go(page, "#bar [data-act=vary]")
+    press("Enter")
+    expect(page.locator("#bar [data-act=subtle]")).to_be_focused()
+    press("ArrowDown")
+    expect(page.locator("#bar [data-act=strong]")).to_be_focused()
+    press("Escape")  # closes the list alone
+    expect(page.locator("#bar [data-act=vary]")).to_be_focused()
     press("Escape")
     expect(page.locator("#picked")).to_be_hidden()
     expect(large.nth(1)).to_be_focused()
@@ -118,6 +123,6 @@ def test_stop_takes_the_focus_of_generate_and_gives_it_back(slow_page: Page):
     expect(slow_page.locator("#stop")).to_be_focused()
     slow_page.keyboard.up("Enter")
     slow_page.keyboard.press("Enter")
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#generate")).to_be_focused()
     expect(slow_page.locator("#generate")).to_have_text(i18n.GENERATE)

@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 from pipeline import metadata
 from pipeline.images.metadata import Settings
 from tests.browsing import choose_steps, draw_pictures, opening
-from tools.page_states import open_advanced, open_picture
+from tools.page_states import act, open_advanced, open_picture
 
 PROMPT = "(red:1.3) cube"
 
@@ -35,7 +35,7 @@ def test_a_prompt_is_read_drawn_shared_and_restored(page: Page):
     assert (settings.prompt, settings.prompt_syntax) == (PROMPT, "a1111")
     assert settings.negative_prompt == "[dim] light"
 
-    links = page.locator("#picked-settings [data-place] [data-link]")
+    links = page.locator("#picked-settings [data-place]")
     link = links.get_attribute("data-link") or ""
     assert "prompt_syntax=a1111" in link
 
@@ -43,7 +43,7 @@ def test_a_prompt_is_read_drawn_shared_and_restored(page: Page):
     page.locator("#negative textarea").fill("")
     expect(line).to_have_count(0)
     expect(negative).to_have_count(0)
-    page.locator("#reuse").click()
+    act(page, "use")
     expect(line).to_have_text("Read as: red ×1.3")
 
 
@@ -57,7 +57,7 @@ def test_links_without_a_syntax_are_of_plain_text(page: Page):
     with opening(page):
         page.goto(f"{address}/?{query}")
     expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
-    expect(page.locator("#linked")).not_to_be_empty()
+    expect(page.locator("#status")).not_to_be_empty()
     assert drawn(page, PROMPT).prompt_syntax is None
     open_advanced(page)
     syntax = page.locator("#prompt-syntax input")

@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
+    STOPPED,
     Visitor,
     ask,
     await_answer,
@@ -19,7 +20,7 @@ from tests.browsing import (
     width_needed,
 )
 from tests.gated import Gate
-from tools.page_states import PROMPT, open_advanced, open_picture
+from tools.page_states import PROMPT, act, open_advanced, open_picture
 from ui import i18n
 
 MOON = "a red moon"
@@ -35,16 +36,16 @@ def draw_for_long(page: Page, prompt: str = PROMPT) -> None:
 
 @pytest.mark.slow
 def test_a_prompt_entered_while_drawing_is_drawn_next(slow_page: Page, gate: Gate):
-    prompts = slow_page.locator("#history li span")
+    prompts, aside = map(slow_page.locator, ("#history li span", "#status [data-aside]"))
     draw_for_long(slow_page)
     ask(slow_page, "a yellow moon")
-    expect(slow_page.locator("#waiting")).to_have_text(f"{i18n.NEXT_PROMPT} a yellow moon")
+    expect(aside).to_have_text(f"{i18n.STATUS['next']} a yellow moon")
     ask(slow_page, MOON)  # takes the place of the other one
-    expect(slow_page.locator("#waiting")).to_have_text(f"{i18n.NEXT_PROMPT} {MOON}")
+    expect(aside).to_have_text(f"{i18n.STATUS['next']} {MOON}")
     slow_page.locator("#prompt textarea").fill("not entered")
     with gate.open():
         expect(prompts).to_have_text([MOON, PROMPT], timeout=DRAWN_WITHIN_MS, use_inner_text=False)
-        expect(slow_page.locator("#waiting")).to_have_text("")
+        expect(aside).to_have_text("")
         wait_for_pictures(slow_page)
     expect(slow_page.locator("#gallery .caption-label").first).to_contain_text(MOON)
     expect(slow_page.locator("#prompt textarea")).to_have_value("not entered")
@@ -57,14 +58,15 @@ def test_a_prompt_entered_while_drawing_is_drawn_next(slow_page: Page, gate: Gat
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", ["Escape", "Stop"])
 def test_a_stop_drops_the_prompt_that_waits(slow_page: Page, leave: str):
+    aside = slow_page.locator("#status [data-aside]")
     draw_for_long(slow_page)
     ask(slow_page, MOON)
-    expect(slow_page.locator("#waiting")).to_contain_text(MOON)
+    expect(aside).to_contain_text(MOON)
     slow_page.keyboard.press("Escape") if leave == "Escape" else slow_page.locator("#stop").click()
-    expect(slow_page.locator("#waiting")).to_have_text("")
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(aside).to_have_text("")
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     await_answer(slow_page)
-    expect(slow_page.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+    expect(slow_page.locator("#status")).to_have_text(STOPPED)
     expect(slow_page.locator("#history li")).to_have_count(1)
 
 
@@ -78,7 +80,7 @@ def test_a_double_enter_draws_once(slow_page: Page):
     expect(slow_page.locator("#stop")).to_be_visible()
     slow_page.locator("#prompt textarea").press("Enter")
     settle(slow_page)
-    expect(slow_page.locator("#waiting")).to_have_text("")
+    expect(slow_page.locator("#status [data-aside]")).to_have_text("")
 
 
 NOTE_CLICKS = """() => document.addEventListener(
@@ -278,14 +280,14 @@ def test_progress_and_stop_are_in_view(
         assert width_needed(page) == width
         open_advanced(page)
         open_picture(page)
-        page.locator("#new-seed").scroll_into_view_if_needed()
-        page.locator("#reuse").click()
+        page.locator("#bar [data-act=use]").scroll_into_view_if_needed()
+        act(page, "use")
         said = page.locator("#status .note")
         expect(said).to_contain_text(i18n.TAKEN_OVER)
         assert said.evaluate(IN_VIEW)
         page.locator("#words").evaluate("(words) => words.scrollTo(0, words.scrollHeight)")
-        page.locator("#new-seed").scroll_into_view_if_needed()
-        page.locator("#new-seed").click()
+        page.locator("#bar [data-act=use]").scroll_into_view_if_needed()
+        act(page, "new_seed", "more")
         expect(page.locator("#stop")).to_be_visible()
         page.wait_for_function("document.querySelector('#status progress')?.value > 0")
         for part in ("#stop", "#status"):

@@ -20,6 +20,7 @@ from tests.browsing import (
 )
 from tests.checkpoints import make_inpainting
 from tests.web import served
+from tools.page_states import act
 from ui import i18n
 
 # Whether the tab keeps a picture, and how its part was marked.
@@ -65,7 +66,7 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         page.locator("#picked summary").click()
         strength = page.locator("#picked dt", has_text=i18n.SETTINGS["strength"].label)
         expect(strength.locator("+ dd")).to_have_text("0.6")
-        page.locator("#use-picture").click()
+        act(page, "edit")
         preview = page.locator("#start .preview canvas")
         expect(preview).to_have_js_property("width", 256)  # the model's own size
         page.locator("#free-picture").click()
@@ -208,7 +209,7 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
         draw_pictures(page, "a red circle", 1)
         page.locator("#free-picture").click()
         page.locator("#gallery .thumbnail-lg").click()
-        page.locator("#new-seed").click()
+        act(page, "new_seed", "more")
         expect(page.locator("#gallery .preview")).to_have_count(0)
         wait_for_pictures(page, 1)
         page.locator("#gallery .thumbnail-lg").click()
@@ -220,7 +221,7 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
         # After a reload the browser no longer has the picture, and the page says so.
         page.reload()
         page.locator("#gallery .thumbnail-lg").click()
-        page.locator("#new-seed").click()
+        act(page, "new_seed", "more")
         expect(page.locator("#status [role=alert]")).to_contain_text("no longer kept")
 
 

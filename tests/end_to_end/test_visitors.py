@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
+    STOPPED,
     ask,
     ask_after_a_refusal,
     choose_steps,
@@ -51,13 +52,13 @@ def test_stop_has_the_next_in_the_queue_drawn(browser: Browser, slow_address: st
         ask(other, MOON)
         expect(other.locator("#status")).to_contain_text("Next in the queue")
         one.locator("#stop").click()
-        expect(one.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+        expect(one.locator("#status")).to_have_text(STOPPED)
         expect(other.locator("#status")).to_contain_text(step)
         # The first request was stopped; it had not come to its end.
         unfinished = re.compile(r"Unfinished: step [1-4]?\d of 50")
         expect(one.locator("#gallery .caption-label").first).to_contain_text(unfinished)
         other.locator("#stop").click()
-        expect(other.locator("#status")).to_have_text(str(Message(Code.CANCELLED)))
+        expect(other.locator("#status")).to_have_text(STOPPED)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ const copy = async (text) => {
   }
 };
 document.addEventListener("click", async (event) => {
-  const button = event.target.closest?.("[data-copy], [data-link]");
+  const button = event.target.closest?.("button:is([data-copy], [data-link])");
   const app = button && appOf(button);
   if (!app) return;
   const { copy: text, link } = button.dataset;
