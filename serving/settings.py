@@ -265,7 +265,7 @@ class Options(BaseModel):
     live: Literal["auto", "on", "off"] = _setting(
         "auto",
         "Draw live pictures while visitors type, if the model or one of its LoRAs is made for few "
-        "steps. auto: if a live picture takes at most half a second. on: however long it takes. "
+        "steps. auto: if a live picture takes at most 0.3 s. on: however long it takes. "
         "off: never. With several instances, set it where the pictures are drawn.",
     )
     cache_dir: Path | None = _setting(

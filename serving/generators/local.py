@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 LiveMode = Literal["auto", "on", "off"]
 LISTS_AGAIN_S = 5.0
 # Seconds within which a live picture must be drawn, so that it appears as one types.
-LIVE_WITHIN_S = 0.5
+LIVE_WITHIN_S = 0.3
 LIVE_AGAIN_S = 60.0  # after a measurement that failed
 _LIVE_TRIES = 3  # the first one loads the LoRA; of the others the quickest counts
 

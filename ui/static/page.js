@@ -108,6 +108,16 @@ document.addEventListener("click", (event) => {
 }, true);
 document.addEventListener("sdxl-surprise", ({ detail }) => draw(surprised, detail));
 
+// --- the closed parts open within sight ---
+
+document.addEventListener("click", ({ target }) => {
+  const part = target.closest?.("#more .label-wrap")?.parentElement;
+  if (!part || !appOf(part) || !alone) return;
+  // Gradio lays out what is in it in the next frame.
+  const reveal = () => part.scrollIntoView({ block: "nearest" });
+  requestAnimationFrame(() => requestAnimationFrame(reveal));
+});
+
 // --- copying ---
 
 const copy = async (text) => {
