@@ -31,7 +31,7 @@ from tools.page_states import THREE_FRAMES, open_advanced
 from ui import i18n
 from ui.form import link
 
-STOPPED = re.compile("^Stopped")  # with or without unfinished pictures
+STOPPED = re.compile(r"^\s*Stopped")  # with or without unfinished pictures
 
 # The limits are generous because a busy machine is slow, not wrong.
 DRAWN_WITHIN_MS = 180_000

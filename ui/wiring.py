@@ -19,11 +19,22 @@ from ui.relay import RELAY, tell
 T = TypeVar("T")
 Updates: TypeAlias = Mapping[str, Any]
 
-# Programs can call none of the events, and none waits in Gradio's queue.
+# Programs can call none of the events, and none waits in Gradio's queue. Gradio's own checks would
+# refuse choices that came or went since the page was laid out, in its own words.
 _OPTIONS: dict[str, Any] = {
     "show_progress": "hidden",
     "api_visibility": "private",
     "queue": False,
+    "preprocess": False,
+}
+# Types of what a component sends; anything else counts as none.
+_TYPES: dict[type, Any] = {
+    gr.Textbox: str,
+    gr.Dropdown: str,
+    gr.Radio: str | int,
+    gr.Number: int | float,
+    gr.Slider: int | float,
+    gr.Checkbox: bool,
 }
 # Calls a function of the browser with the values by name, and returns its values in their order.
 _BY_NAME = """async (...values) => {
@@ -124,13 +135,19 @@ class Wiring:
         """Return the function as Gradio calls it, with values in their order."""
 
         async def adapted(sender: gr.Request, event: gr.EventData, *values: Any) -> Any:
-            call = Call(sender, dict(zip(reads, values, strict=True)), event._data)
+            pairs = zip(reads, values, strict=True)
+            sent_values = {name: self._sent(name, value) for name, value in pairs}
+            call = Call(sender, sent_values, event._data)
             is_async = inspect.iscoroutinefunction(function)
             answer = await (function(call) if is_async else asyncio.to_thread(function, call))
             return self._by_component(answer) if updates else None
 
         adapted.__name__ = function.__name__
         return adapted
+
+    def _sent(self, name: str, value: Any) -> Any:
+        types = _TYPES.get(type(self[name]), object)
+        return value if isinstance(value, types) else None
 
     def _by_component(self, updates: Updates | None) -> Any:
         if not updates:

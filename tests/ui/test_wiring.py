@@ -33,10 +33,17 @@ def test_a_function_gets_and_returns_values_by_name() -> None:
         return {"one": "new"}
 
     wiring, event = wired(function, reads=["other", "one"], updates=["one", "other"])
-    assert answer(event, 1, 2) == {wiring["one"]: "new"}
-    assert calls[0].values == {"other": 1, "one": 2}
+    assert answer(event, "1", "2") == {wiring["one"]: "new"}
+    assert calls[0].values == {"other": "1", "one": "2"}
     assert calls[0].data == "data"
     assert event.js is None  # with "" Gradio's page sends no values
+
+
+def test_a_value_of_another_type_counts_as_none() -> None:
+    calls: list[Call] = []
+    _, event = wired(calls.append, reads=["one", "other"])
+    answer(event, {"a": 1}, ["text"])
+    assert calls[0].values == {"one": None, "other": None}
 
 
 def test_a_function_that_changes_nothing_leaves_all_as_it_is() -> None:

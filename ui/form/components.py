@@ -26,7 +26,8 @@ from pipeline.setting_kinds import (
     Whole,
 )
 from serving.generator import MAX_CHARACTERS, Generator
-from ui import i18n, looks, start
+from serving.messages import Code, Message, Param
+from ui import i18n, looks, start, status
 from ui.form.fields import ALL, DEFAULTS, FIELDS, USUAL, Fields, as_shown, highest, label_of
 from ui.relay import of_app
 from ui.samples.styles import NONE, Style
@@ -166,30 +167,52 @@ def connect(wiring: Wiring, generator: Generator) -> None:
             "chip-size": gr.Button(visible=len(model.sizes) > 1),
         }
 
+    def models(name: str) -> Updates:
+        """Return the choice of models, with the one that the tab kept if it is still there."""
+        model = generator.facts
+        choices = _choices(cast(Named, SETTINGS["model"].for_model(model)), model)
+        is_there = name == "" or name in model.model_names
+        value = name if is_there else ""
+        updates = {"model": gr.Dropdown(choices=choices, value=value, visible=len(choices) > 1)}
+        if is_there:
+            return updates
+        params: dict[str, Param] = {"field": "model", "value": name}
+        params["choices"] = [*model.model_names]
+        text = i18n.translate(Message(Code.UNKNOWN_CHOICE, params))
+        return updates | {"status": status.warning(text)}
+
     def opened(call: Call) -> Updates:
-        model, updates = generator.facts, {**sizes(call)}
-        if model.models != layout_facts.models:
-            choices = _choices(cast(Named, SETTINGS["model"].for_model(model)), model)
-            updates["model"] = gr.Dropdown(choices=choices, visible=len(choices) > 1)
+        model, updates, name = generator.facts, {**sizes(call)}, call.values["model"] or ""
+        if name or model.models != layout_facts.models:
+            updates |= {**models(name), **_own_sizes(model.for_known(name), call.values["size"])}
         if model.loras != layout_facts.loras:
             recipes = gr.Dropdown(choices=_qualities(model), visible=bool(model.recipes))
             updates |= {"recipe": recipes, "loras": looks.offered(model)}
         return updates
 
     def usual(call: Call) -> Updates:
-        facts, size = generator.facts.for_known(call.values["model"]), call.values["size"]
+        facts = generator.facts.for_known(call.values["model"] or "")
         updates = {"steps": facts.num_inference_steps, "guidance_scale": facts.guidance_scale}
-        if generator.facts.others:
-            value = size if size in facts.size_names[1:] else USUAL
-            updates["size"] = gr.Radio(choices=_sizes(facts), value=value)
-        return updates
+        if not generator.facts.others:
+            return updates
+        return updates | _own_sizes(facts, call.values["size"])
 
     of_sizes = "size", "timer", "chip-size"
     wiring.on("timer.tick", sizes, updates=of_sizes)
-    wiring.on("page.load", opened, updates=[*of_sizes, "model", "recipe", "loras"])
+    reads = "model", "size"
     wiring.on(
-        "model.input", usual, reads=["model", "size"], updates=["steps", "guidance_scale", "size"]
+        "page.load",
+        opened,
+        reads=reads,
+        updates=[*of_sizes, "model", "recipe", "loras", "status"],
     )
+    wiring.on("model.input", usual, reads=reads, updates=["steps", "guidance_scale", "size"])
+
+
+def _own_sizes(facts: Facts, size: Any) -> dict[str, Any]:
+    """Return the choice of a model's sizes, with `size` if it is one of them."""
+    value = size if size in facts.size_names[1:] else USUAL
+    return {"size": gr.Radio(choices=_sizes(facts), value=value)}
 
 
 def _sizes(facts: Facts) -> list[tuple[str, str]]:
@@ -241,7 +264,9 @@ def _restore(facts: Facts, styles: Mapping[str, Style]) -> str:
 
 def _possible(facts: Facts, styles: Mapping[str, Style]) -> dict[str, dict[str, Any]]:
     """Return which values each field can have."""
-    sizes = map("{0[0]}x{0[1]}".format, (*facts.more_sizes, *facts.coming_sizes))
+    models = facts, *facts.others
+    sizes = [name for model in models for name in model.size_names]
+    sizes += map("{0[0]}x{0[1]}".format, facts.coming_sizes)
     numbers = [
         setting.for_model(facts)
         for setting in VALUES
@@ -264,7 +289,8 @@ def _possible(facts: Facts, styles: Mapping[str, Style]) -> dict[str, dict[str, 
         **{
             setting.link: {"among": ["", *setting.for_model(facts).choices]}
             for setting in VALUES
-            if isinstance(setting, Choice)
+            # Models come and go; `connect` checks the one that was kept.
+            if isinstance(setting, Choice) and not isinstance(setting, Named)
         },
         "style": {"among": [*styles]},
         "size": {"among": [USUAL, *sizes]},

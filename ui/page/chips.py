@@ -3,9 +3,12 @@
 The browser opens and closes the panels (`static/page.js`).
 """
 
+from contextlib import suppress
+
 import gradio as gr
 
 from pipeline.facts import Facts
+from pipeline.setting_kinds import parse_size
 from serving.generator import Generator
 from ui import i18n, looks, start
 from ui.page import restore
@@ -76,9 +79,14 @@ def connect(wiring: Wiring, generator: Generator) -> None:
         labels += looks.titles(str(values["loras"] or ""), model)
         is_random = values["randomise"]
         seed = "" if is_random else f" {values['seed']}"
+        size = size_labels.get(str(values["size"]), i18n.size(model.sizes[0]))
+        with suppress(ValueError):
+            # A second run, which a link or a picture can ask for.
+            if larger_size := parse_size(values["enlarge"]):
+                size += f" → {i18n.size(larger_size)}"
         return {
             "chip-style": " + ".join(labels) or i18n.SETTINGS["style"].label,
-            "chip-size": size_labels.get(str(values["size"]), i18n.size(model.sizes[0])),
+            "chip-size": size,
             "chip-count": i18n.text("pictures", count=images or model.images_per_request)
             if isinstance(images, int)
             else None,
@@ -86,7 +94,7 @@ def connect(wiring: Wiring, generator: Generator) -> None:
             "free-seed": gr.Button(visible=not is_random),
         }
 
-    names = "style", "loras", "size", "images", "seed", "randomise", "model"
+    names = "style", "loras", "size", "images", "seed", "randomise", "model", "enlarge"
     wiring.on(
         " ".join(f"{name}.change" for name in names),
         show,

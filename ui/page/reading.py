@@ -33,11 +33,6 @@ _FIELDS = (
     *("prompt_syntax", "recipe", "steps", "timesteps", "model"),
 )
 
-# While a number of steps is being typed it may be any, and Gradio refuses what its slider excludes.
-_WITHIN = """({ steps }) => (
-  { steps: Math.min(Math.max(Number(steps) || %(low)d, %(low)d), %(high)d) }
-)"""
-
 
 def layout(wiring: Wiring, name: str) -> None:
     """Lay out the line under a field; the name is the id of the line's element too."""
@@ -61,13 +56,11 @@ def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -
         lines = await told(fields, address, generator, styles)
         return dict(zip(LINES, lines, strict=True))
 
-    steps = wiring["steps"]
     wiring.on(
         " ".join(f"{name}.change" for name in _FIELDS),
         length,
         reads=_FIELDS,
         updates=LINES,
-        js=_WITHIN % {"low": steps.minimum, "high": steps.maximum},
         trigger_mode="always_last",
     )
 

@@ -145,13 +145,11 @@ def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -
         return apply(call.values["settings"], generator.facts, styles)
 
     shows = ["restored", "restore-use", "settings"]
-    # No preprocessing: Gradio would create an empty file beside the upload, and leave it there.
     wiring.on(
         "restore-picture.upload",
         of_picture,
         reads=["restore-picture"],
         updates=["restore-picture", *shows],
-        preprocess=False,
     )
     wiring.on("restored.select", _refused, updates=shows)
     wiring.on("restored.clear", updates=shows[:2], js=_EMPTY)

@@ -2,6 +2,7 @@
 import { alone, appOf, forEachApp, swallow } from "./app.js";
 import { pictureAt } from "./bar.js";
 import { DOUBLE_MS } from "./state.js";
+import { swiped } from "./view.js";
 
 const frame = () => new Promise(requestAnimationFrame);
 
@@ -61,6 +62,20 @@ document.addEventListener("focusin", ({ target }) => {
 for (const press of ["keydown", "pointerdown"]) {
   document.addEventListener(press, () => { walked = null; }, true);
 }
+
+// A swipe over the open picture leads to the next one, too. On the full screen `fullscreen.js` knows them.
+let swipe = null; // where the finger was put down
+document.addEventListener("pointerdown", ({ target, pointerType, isPrimary, x, y }) => {
+  const isFinger = pointerType !== "mouse" && isPrimary;
+  const picture = target.closest?.(".media-button")?.closest("#stage:not([data-full])");
+  swipe = isFinger && picture ? { x, y } : null;
+});
+document.addEventListener("pointerup", ({ target, x, y }) => {
+  const app = swipe && appOf(target);
+  const steps = app ? swiped(x - swipe.x, y - swipe.y) : 0;
+  swipe = null;
+  if (steps) walk(app, steps);
+});
 
 // The picture opens under the pointer: what follows at once is the rest of a double click.
 let opening = null; // the click that opened a picture, until one elsewhere or later
