@@ -207,9 +207,13 @@ const watchTiles = (app) => {
   }, true);
   stage.addEventListener("contextmenu", (event) => {
     const pressed = event.target.closest("#gallery .thumbnail-lg");
-    if (!pressed || event.pointerType === "mouse") return; // the browser's own menu
-    event.preventDefault();
-    if (event.pointerType !== "touch") open(pressed);
+    if (pressed && event.pointerType === "touch") event.preventDefault(); // the list is open by now
+  });
+  stage.addEventListener("keydown", (event) => {
+    const { key, shiftKey, target } = event;
+    if (!target.matches("#gallery .thumbnail-lg") || !(key === "ContextMenu" || (shiftKey && key === "F10"))) return;
+    swallow(event);
+    open(target);
   });
   app.watch("#gallery", () => { if (tile && !tile.isConnected) hide(); });
 };

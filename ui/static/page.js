@@ -24,10 +24,10 @@ const openPanel = (app, name) => app.find(`#panel-${name}`)?.showPopover({ sourc
 const connectPanels = (app) => {
   for (const chip of app.all("#chips [id^=chip-]")) {
     const panel = app.find(`#panel-${nameOf(chip)}`);
+    chip.ariaExpanded ??= "false";
     if (!panel || chip.popoverTargetElement === panel) continue;
     panel.popover = "auto";
     chip.popoverTargetElement = panel;
-    chip.ariaExpanded = "false";
     panel.addEventListener("toggle", ({ newState }) => { chip.ariaExpanded = String(newState === "open"); });
     if (chip === pressed) openPanel(app, nameOf(chip));
   }
