@@ -2,6 +2,7 @@
 
 import re
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import (
     Browser,
@@ -278,8 +280,49 @@ def picture(width: int = 384, height: int = 256, made: Settings | None = None) -
 
 
 def choose(page: Page, file: FilePayload) -> None:
-    """Choose a picture to start from, and wait for its preview."""
+    """Choose a picture to start from, and wait until it can be edited."""
     if page.locator("#chip-picture").get_attribute("aria-expanded") == "false":
         page.locator("#chip-picture").click()
     page.locator("#restore-picture input[type=file]").set_input_files(file)
-    expect(page.locator("#start .preview canvas")).to_be_visible()
+    expect(page.locator("#edit .sheet")).to_be_visible()
+
+
+def drop(page: Page, where: str, name: str, content: bytes) -> None:
+    """Drop a file on the element that the selector `where` finds."""
+    files = page.evaluate_handle(
+        """([name, text]) => {
+          const files = new DataTransfer();
+          files.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
+          return files;
+        }""",
+        [name, b64encode(content).decode()],
+    )
+    for event in ("dragover", "drop"):
+        refused = page.locator(where).evaluate(
+            """(part, [event, dataTransfer]) => !part.dispatchEvent(
+              new DragEvent(event, { dataTransfer, bubbles: true, cancelable: true }))""",
+            [event, files],
+        )
+        assert refused  # the browser's own handling of the file is prevented
+
+
+IS_SEEN = """() => {
+    const focused = document.activeElement;
+    // A list of choices has the frame around its field and its arrow.
+    const framed = focused.role === "combobox" ? focused.closest(".wrap-inner") : focused;
+    const { outlineStyle, boxShadow } = getComputedStyle(framed);
+    return outlineStyle !== "none" || boxShadow !== "none";
+}"""
+IS_SEEN_OR_NOWHERE = f"() => document.activeElement === document.body || ({IS_SEEN})()"
+IS_THERE = "(selector) => Boolean(document.activeElement.closest(selector))"
+MOST_TABS = 60
+
+
+def go(page: Page, selector: str, key: str = "Tab") -> None:
+    """Press a key until the element has the focus, which must stay visible on the way."""
+    for _ in range(MOST_TABS):
+        if page.evaluate(IS_THERE, selector):
+            return
+        page.keyboard.press(key)
+        page.wait_for_function(IS_SEEN_OR_NOWHERE)
+    pytest.fail(f"{key} does not lead to {selector}")

@@ -114,7 +114,7 @@ def walk(page: Page, steps: int) -> Iterator[str]:
     expect(page.locator("#generate")).to_be_visible(timeout=WITHIN_MS)
     _wait_for_pictures(page)
     open_picture(page)
-    page.locator("#before input").fill("50")
+    expect(page.locator("#before input")).to_be_visible()
     yield "compared"
 
 
@@ -138,17 +138,15 @@ def _start(page: Page) -> Iterator[str]:
     page.locator("#restore-picture input[type=file]").set_input_files(
         {"name": "disc.png", "mimeType": "image/png", "buffer": file.getvalue()}
     )
-    expect(page.locator("#start .preview canvas")).to_be_visible()
-    page.locator("#start [data-start] > details summary").click()
+    expect(page.locator("#edit .sheet")).to_be_visible()
+    page.locator("#edit .sides summary").click()
     yield "start"
-    page.locator("#start [data-do=mark]").click()
-    page.locator("#start dialog summary").click()
-    page.locator("#start [data-do=add]").click()
-    yield "marking"
-    page.locator("#start [data-do=done]").click()
+    page.locator("#edit .box summary").click()
+    page.locator("#edit [data-do=add]").click()
     yield "marked"
-    page.locator("#start [data-do=remove]").click()
-    expect(page.locator("#start .preview")).to_be_hidden()
+    page.locator("#edit [data-do=remove]").click()
+    expect(page.locator("#edit")).to_be_hidden()
+    page.locator("#chip-picture").click()
 
 
 def _live(page: Page) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ui import scripts
 RELAY = "relay"  # the part's name among the page's components
 # Values that the tab keeps, and the one that the browser keeps for all tabs. Gradio's own
 # `gr.BrowserState` would keep values too, but encrypts, and fetches a library for that.
-_EVENTS = "request_kept", "start_kept", "linked"
+_EVENTS = "request_kept", "picture_given", "linked"
 _OF_TAB, _OF_BROWSER = ("draft", "request", "started"), "bare"
 _KEPT = (*_OF_TAB, _OF_BROWSER)
 
@@ -24,8 +24,9 @@ def layout(settings: Sequence[str]) -> gr.HTML:
 
     Its events tell which of the kept values concern the server when the page is opened: most visits
     need nothing of it then, and every call makes Gradio render all components that it could change.
-    `start_kept` and `request_kept` follow if the tab kept a picture or a request, and `linked` if
-    it kept no fields and a link with `settings` opened the page.
+    `picture_given` and `request_kept` follow if the tab kept a picture or a request, and `linked`
+    if it kept no fields and a link with `settings` opened the page. `picture_given` also tells of a
+    picture that is dropped or pasted anywhere.
     """
     return gr.HTML(
         html_template="<div></div>",

@@ -75,7 +75,7 @@ class Start:
 
 
 def layout(facts: Facts) -> gr.HTML:
-    """Return the place of the tools, which are loaded when there is a picture."""
+    """Return the button of the camera, and the texts of the tools, which come with a picture."""
     texts = escape(json.dumps(_texts(facts)))
     return gr.HTML(
         f'<label class="camera">{escape(i18n.TAKE_PICTURE)}'
@@ -123,6 +123,7 @@ def _texts(facts: Facts) -> dict[str, Any]:
     return {
         **i18n.START,
         "name": i18n.SETTINGS["image"].label,
+        "restore": i18n.RESTORE_ITS_SETTINGS,
         "strength": i18n.SETTINGS["strength"].label,
         "padding": i18n.SETTINGS["padding"].label,
         "undo": i18n.UNDO,

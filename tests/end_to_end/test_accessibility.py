@@ -15,7 +15,6 @@ STATES = (
     "advanced",
     "picture",
     "start",
-    "marking",
     "marked",
     "error",
     "waiting",

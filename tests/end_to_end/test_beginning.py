@@ -160,18 +160,19 @@ def test_a_picture_can_be_pasted_anywhere(browser: Browser, address: str):
     png = file.getvalue()
     with opened(browser, address, 360) as page:
         found, prompt = page.locator("#restored"), page.locator("#prompt textarea")
+        restore = page.locator("#edit [data-do=restore]")
         paste(prompt, "a red star", png)  # as programs for tables do: the text counts
         expect(prompt).to_have_value("a red star")
         expect(page.locator("#panel-picture")).to_be_hidden()
         for where in (page.locator("body"), prompt):
             paste(where, png=png)
             expect(found.locator("dd").first).to_have_text("a yellow moon")
-            expect(page.locator("#restore-use")).to_have_text(i18n.RESTORE_ITS_SETTINGS)
-            expect(page.locator("#restore-use")).to_be_in_viewport()
+            expect(restore).to_have_text(i18n.RESTORE_ITS_SETTINGS)
+            expect(restore).to_be_in_viewport()
             expect(prompt).to_have_value("a red star")
             paste(where, png=b"no picture")
             expect(found).to_have_text(i18n.UNREADABLE_PICTURE)
             expect(found).to_be_in_viewport()
         paste(prompt, png=png)
-        page.locator("#restore-use").click()
+        restore.click()
         expect(prompt).to_have_value("a yellow moon")

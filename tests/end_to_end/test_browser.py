@@ -4,7 +4,7 @@ import json
 import re
 import urllib.request
 import zipfile
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -30,6 +30,7 @@ from tests.browsing import (
     await_answer,
     choose_steps,
     draw_pictures,
+    drop,
     keep_history,
     opened,
     opening,
@@ -140,7 +141,7 @@ def test_a_picture_of_automatic1111_restores(page: Page):
         drop(page, "#prompt textarea", name, content)
         expect(found.locator("dd").first).to_have_text("a (red:1.2) star, 8k")
         expect(prompt).to_have_value("something else")
-        page.locator("#restore-use").click()
+        page.locator("#edit [data-do=restore]").click()
         expect(prompt).to_have_value("a (red:1.2) star, 8k")
         expect(page.locator("#status .warning")).to_contain_text("v1-5-pruned-emaonly")
         drop(page, "#prompt textarea", "notes.txt", b"a red star")
@@ -170,33 +171,14 @@ def test_a_dropped_picture_restores(page: Page, tmp_path: Path):
     page.locator("#chip-picture").click()
     place = page.locator("#restore-picture input[type=file]")
     place.set_input_files(tmp_path / "plain.png")
-    expect(page.locator("#start .preview")).to_be_visible()  # it has none, and can be used
+    expect(page.locator("#edit .sheet")).to_be_visible()  # it has none, and can be used
     expect(page.locator("#restored")).to_have_text("")
     place.set_input_files(tmp_path / "made.png")
     expect(page.locator("#restored dd").first).to_have_text(made.prompt)
     expect(page.locator("#prompt textarea")).to_have_value("")
-    page.locator("#restore-use").click()
+    page.locator("#edit [data-do=restore]").click()
     expect(page.locator("#prompt textarea")).to_have_value(made.prompt)
     expect(page.locator("#status .warning")).to_contain_text("elsewhere")
-
-
-def drop(page: Page, where: str, name: str, content: bytes) -> None:
-    """Drop a file on the element that the selector `where` finds."""
-    files = page.evaluate_handle(
-        """([name, text]) => {
-          const files = new DataTransfer();
-          files.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name));
-          return files;
-        }""",
-        [name, b64encode(content).decode()],
-    )
-    for event in ("dragover", "drop"):
-        refused = page.locator(where).evaluate(
-            """(part, [event, dataTransfer]) => !part.dispatchEvent(
-              new DragEvent(event, { dataTransfer, bubbles: true, cancelable: true }))""",
-            [event, files],
-        )
-        assert refused  # the browser's own handling of the file is prevented
 
 
 def test_a_picture_can_be_dropped_anywhere(page: Page):

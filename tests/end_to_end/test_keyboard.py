@@ -3,31 +3,17 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browsing import DRAWN_WITHIN_MS, STOPPED, choose_steps, wait_for_pictures
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    IS_SEEN,
+    STOPPED,
+    choose_steps,
+    go,
+    wait_for_pictures,
+)
 from tests.web import STEPS
 from tools.page_states import PROMPT
 from ui import i18n
-
-IS_SEEN = """() => {
-    const focused = document.activeElement;
-    // A list of choices has the frame around its field and its arrow.
-    const framed = focused.role === "combobox" ? focused.closest(".wrap-inner") : focused;
-    const { outlineStyle, boxShadow } = getComputedStyle(framed);
-    return outlineStyle !== "none" || boxShadow !== "none";
-}"""
-IS_SEEN_OR_NOWHERE = f"() => document.activeElement === document.body || ({IS_SEEN})()"
-IS_THERE = "(selector) => Boolean(document.activeElement.closest(selector))"
-MOST_TABS = 60
-
-
-def go(page: Page, selector: str, key: str = "Tab") -> None:
-    """Press a key until the element has the focus, which must stay visible on the way."""
-    for _ in range(MOST_TABS):
-        if page.evaluate(IS_THERE, selector):
-            return
-        page.keyboard.press(key)
-        page.wait_for_function(IS_SEEN_OR_NOWHERE)
-    pytest.fail(f"{key} does not lead to {selector}")
 
 
 @pytest.mark.slow

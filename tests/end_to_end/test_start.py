@@ -1,8 +1,11 @@
 """Pictures to start from, in a browser."""
 
 from collections.abc import Iterator
+from io import BytesIO
 
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from pipeline.images.metadata import Settings
@@ -12,6 +15,8 @@ from tests.browsing import (
     ask,
     choose,
     draw_pictures,
+    drop,
+    go,
     opened,
     opening,
     picture,
@@ -27,12 +32,12 @@ from ui import i18n
 KEPT = "/data:image.*inverts/.test(sessionStorage.getItem('sdxl-started /?steps=2&images=1'))"
 
 
+STRENGTH = i18n.SETTINGS["strength"].label
+
+
 def mark_all(page: Page) -> None:
     """Mark the whole picture, by keyboard alone."""
-    page.locator("#start [data-do=mark]").press("Enter")
-    page.locator("#start [data-do=invert]").press("Enter")
-    page.locator("#start [data-do=done]").press("Enter")
-    expect(page.locator("#start dialog")).to_have_count(0)
+    page.locator("#edit [data-do=invert]").press("Enter")
 
 
 def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, address: str):
@@ -42,108 +47,190 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         page.on("request", lambda each: loaded.append(each.url) if "/start/" in each.url else None)
         page.on("request", lambda each: bodies.append(each.post_data_buffer or b""))
         chip, split = page.locator("#chip-picture"), page.locator("#before input")
-        page.locator("#chip-picture").click()
+        edit = page.locator("#edit")
+        chip.click()
         expect(page.locator("#restore-picture")).to_be_visible()
         assert loaded == []
-        chip.click()
         choose(page, picture())
-        expect(chip).to_have_attribute("data-strength", "80 %")
+        expect(page.locator("#panel-picture")).to_be_hidden()
+        expect(page.locator("#cards")).to_be_hidden()
+        expect(chip).to_have_attribute("title", f"{STRENGTH} 80 %")
         mark_all(page)
-        expect(chip).to_have_attribute("data-strength", "100 %")
+        expect(chip).to_have_attribute("title", f"{STRENGTH} 100 %")
         page.locator("#start-strength input").fill("60")
-        expect(chip).to_have_attribute("data-strength", "60 %")
+        expect(chip).to_have_attribute("title", f"{STRENGTH} 60 %")
         page.wait_for_function(KEPT)
         with opening(page):
             page.reload()
-        expect(chip).to_have_attribute("data-strength", "60 %")
-        expect(page.locator("#panel-picture")).to_be_hidden()
+        expect(edit).to_be_visible()
+        expect(chip).to_have_attribute("title", f"{STRENGTH} 60 %")
         expect(page.locator("#ask[data-masked]")).to_be_visible()
         draw_pictures(page, "", 1)
+        expect(edit).to_be_hidden()
         page.locator("#gallery .thumbnail-lg").click()
+        expect(split).to_have_value("50")
         split.press("ArrowRight")
-        expect(split).to_have_value("1")
+        expect(split).to_have_value("51")
         expect(page.locator("#before img")).to_be_visible()
         page.locator("#picked summary").click()
-        strength = page.locator("#picked dt", has_text=i18n.SETTINGS["strength"].label)
+        strength = page.locator("#picked dt", has_text=STRENGTH)
         expect(strength.locator("+ dd")).to_have_text("0.6")
         act(page, "edit")
-        preview = page.locator("#start .preview canvas")
-        expect(preview).to_have_js_property("width", 256)  # the model's own size
+        expect(edit).to_be_focused()
+        for other in ("#gallery", "#before", "#walk", "#picked"):
+            expect(page.locator(other)).to_be_hidden()
+        shown = page.locator("#edit .layers canvas").first
+        expect(shown).to_have_js_property("width", 256)  # the model's own size
         page.locator("#free-picture").click()
-        expect(preview).to_be_hidden()
+        expect(edit).to_be_hidden()
         expect(chip).to_be_focused()
         page.wait_for_function(f"!{KEPT}")
         assert not any(b"data:image" in body for body in bodies)  # what the tab keeps stays there
 
 
+def marked(page: Page) -> int:
+    """Return the number of marked pixels."""
+    return (
+        page.locator("#edit .layers canvas")
+        .nth(1)
+        .evaluate(
+            """(canvas) => canvas.getContext("2d")
+          .getImageData(0, 0, canvas.width, canvas.height)
+          .data.filter((value, i) => i % 4 === 3 && value > 127).length"""
+        )
+    )
+
+
+def draw_line(page: Page) -> None:
+    """Drag the pointer over the picture, from the left to the right."""
+    box = page.locator("#edit .layers").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.6 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.6 * box["height"], steps=5)
+    page.mouse.up()
+
+
+NOTE_FILES = """() => {
+  const { append } = FormData.prototype;
+  window.sent = [];
+  FormData.prototype.append = function (name, file, ...more) {
+    window.sent.push(file);
+    append.call(this, name, file, ...more);
+  };
+}"""
+NOTED = """() => Promise.all(
+    window.sent.map(async (file) => [...new Uint8Array(await file.arrayBuffer())]))"""
+
+
+def test_what_is_drawn_on_the_stage_is_sent_as_the_mask(visitor: Visitor, address: str):
+    with visitor.at(f"{address}/?steps=2&images=1") as page:
+        choose(page, picture())
+        draw_line(page)
+        line = marked(page)
+        assert 0.02 < line / (384 * 256) < 0.5
+        page.keyboard.press("Escape")
+        expect(page.locator("#edit")).to_be_hidden()
+        expect(page.locator("#cards")).to_be_visible()
+        page.locator("#chip-picture").click()
+        expect(page.locator("#edit .sheet")).to_be_visible()
+        expect(page.locator("#panel-picture")).to_be_hidden()
+        assert marked(page) == line
+        page.locator("#edit [data-do=done]").click()
+        expect(page.locator("#chip-picture")).to_be_focused()
+        page.evaluate(NOTE_FILES)
+        draw_pictures(page, "a red circle", 1)
+        image, mask = (Image.open(BytesIO(bytes(file))) for file in page.evaluate(NOTED))
+        assert image.size == mask.size == (384, 256)
+        white = np.asarray(mask.convert("L")) > 127
+        assert abs(int(white.sum()) - line) < 0.02 * line
+
+
 @pytest.mark.slow
 def test_a_part_is_drawn_with_the_pointer_undone_and_erased(page: Page):
     choose(page, picture())
-    page.locator("#start [data-do=mark]").click()
-    sheet = page.locator("#start .sheet")
-    box = sheet.bounding_box()
-    assert box
-
-    def marked() -> int:
-        return sheet.locator("canvas").last.evaluate(
-            """(canvas) => canvas.getContext("2d")
-              .getImageData(0, 0, canvas.width, canvas.height)
-              .data.filter((value, i) => i % 4 === 3 && value > 127).length"""
-        )
-
-    def draw_line() -> None:
-        page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
-        page.mouse.down()
-        page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.5 * box["height"], steps=5)
-        page.mouse.up()
-
-    draw_line()
-    line = marked()
-    assert 0.02 < line / (384 * 256) < 0.5
-    page.locator("#start [data-do=invert]").click()
-    assert abs(marked() - (384 * 256 - line)) < 0.01 * 384 * 256
+    brush, ring = page.locator("#edit .brush"), page.locator("#edit .ring")
+    draw_line(page)
+    line = marked(page)
+    page.locator("#edit [data-do=invert]").click()
+    assert abs(marked(page) - (384 * 256 - line)) < 0.01 * 384 * 256
     page.keyboard.press("ControlOrMeta+z")
-    assert abs(marked() - line) < 0.02 * line
-    page.locator("#start [data-do=erase]").click()
-    draw_line()
-    assert marked() < 0.02 * line
-    page.locator("#start [data-do=draw]").click()
-    page.locator("#start [data-do=clear]").click()
-    page.locator("#start dialog summary").click()
+    assert abs(marked(page) - line) < 0.02 * line
+    page.locator("#edit [data-do=erase]").click()
+    expect(page.locator("#edit [data-do=erase]")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("]")
+    expect(brush).to_have_value("11")
+    draw_line(page)
+    assert marked(page) == 0
+    width = ring.evaluate("(ring) => ring.offsetWidth")
+    page.keyboard.press("[")
+    page.keyboard.press("[")
+    expect(brush).to_have_value("7")
+    assert ring.evaluate("(ring) => ring.offsetWidth") < width
+    page.locator("#prompt textarea").press("[")
+    expect(page.locator("#prompt textarea")).to_have_value("[")
+    expect(brush).to_have_value("7")
+    page.locator("#edit [data-do=draw]").click()
+    page.locator("#edit [data-do=clear]").click()
+    page.locator("#edit .box summary").click()
     for name, value in (("x", 10), ("y", 20), ("wide", 30), ("high", 40)):
-        page.locator(f"#start dialog [name={name}]").fill(str(value))
-    page.locator("#start [data-do=add]").click()
-    assert marked() == 30 * 40
-    page.keyboard.press("Escape")
-    expect(page.locator("#start dialog")).to_have_count(0)
-    expect(page.locator("#start .masked")).to_be_visible()
-    expect(page.locator("#start .redrawn")).to_be_visible()
-    page.locator("#start [data-do=mark]").click()
-    draw_line()
-    assert marked() > 30 * 40
-    page.locator("#start [data-do=cancel]").click()
-    page.locator("#start [data-do=mark]").click()
-    assert marked() == 30 * 40
-    page.locator("#start [data-do=done]").click()
+        page.locator(f"#edit [name={name}]").fill(str(value))
+    page.locator("#edit [data-do=add]").click()
+    assert marked(page) == 30 * 40
+    expect(page.locator("#edit .masked")).to_be_visible()
+    expect(page.locator("#edit .note")).to_contain_text(i18n.START["redrawn"])
     page.locator("#start-strength input").fill("60")
-    expect(page.locator("#start .redrawn")).to_be_hidden()
-    expect(page.locator("#panel-picture")).to_be_visible()  # Esc closed the window alone
+    expect(page.locator("#edit .note")).not_to_contain_text(i18n.START["redrawn"])
+
+
+@pytest.mark.slow
+def test_a_picture_is_edited_by_keyboard_alone_and_nothing_moves(page: Page):
+    press, edit, generate = page.keyboard.press, page.locator("#edit"), page.locator("#generate")
+    place = generate.bounding_box()
+    drop(page, "#prompt textarea", "disc.png", picture()["buffer"])
+    expect(edit).to_be_visible()
+    assert generate.bounding_box() == place
+    for selector, key in (
+        ("[data-do=invert]", "Space"),
+        (".brush", "]"),
+        (".box summary", "Enter"),
+    ):
+        go(page, f"#edit {selector}")
+        press(key)
+    assert marked(page) == 384 * 256
+    expect(page.locator("#edit .brush")).to_have_value("11")
+    press("ControlOrMeta+z")
+    go(page, "#edit [data-do=add]")
+    press("Enter")
+    assert marked(page) == 192 * 128  # the middle of the picture
+    go(page, "#edit .masked input", "Shift+Tab")
+    press("Space")
+    expect(page.locator("#start-padding input")).to_have_value("32")
+    go(page, "#start-strength input", "Shift+Tab")
+    press("ArrowLeft")
+    expect(page.locator("#start-strength output")).to_have_text("99 %")
+    press("Escape")
+    expect(edit).to_be_hidden()
+    assert generate.bounding_box() == place
+    expect(page.locator("#chip-picture")).to_be_focused()
+    press("Enter")
+    expect(edit).to_be_visible()
+    assert generate.bounding_box() == place
 
 
 @pytest.mark.slow
 def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
     with visitor.at(f"{address}/?steps=2&images=1") as page:
         choose(page, picture())
-        page.locator("#start [data-start] > details summary").click()
-        page.locator("#start [name=right]").fill("128")
-        expect(page.locator("#start .masked [type=checkbox]")).to_be_checked()
-        handle = page.locator("#start .handle.left")
-        handle.hover()
+        page.locator("#edit .sides summary").click()
+        page.locator("#edit [name=right]").fill("128")
+        expect(page.locator("#edit .masked [type=checkbox]")).to_be_checked()
+        page.locator("#edit .handle.left").hover()
         page.mouse.down()
         page.mouse.move(0, 300)
         page.mouse.up()
-        expect(page.locator("#start [name=left]")).not_to_have_value("0")
-        page.locator("#start [name=left]").fill("0")
+        expect(page.locator("#edit [name=left]")).not_to_have_value("0")
+        page.locator("#edit [name=left]").fill("0")
         draw_pictures(page, "a red circle", 1)
         drawn = page.locator("#gallery .thumbnail-lg img")
         expect(drawn).to_have_js_property("naturalWidth", 384 + 128)
@@ -164,14 +251,23 @@ def test_an_extended_picture_keeps_its_old_part(visitor: Visitor, address: str):
 
 
 @pytest.mark.slow
-def test_the_pictures_come_into_sight_on_a_phone(browser: Browser, address: str):
-    with opened(browser, f"{address}/?steps=2&images=1", 390, 844) as page:
+def test_a_picture_is_edited_on_a_phone(browser: Browser, address: str):
+    url = f"{address}/?steps=2&images=1"
+    with opened(browser, url, 390, 844, has_touch=True, is_mobile=True) as page:
         choose(page, picture())
-        mark_all(page)
-        stage = page.locator("#stage")
-        expect(stage).not_to_be_in_viewport(ratio=0.5)
-        page.locator("#generate").click()
-        expect(stage).to_be_in_viewport(ratio=0.9)
+        for part in (".tools", ".sheet", "#start-strength"):
+            expect(page.locator(f"#edit {part}")).to_be_in_viewport(ratio=1)
+        assert width_needed(page) == 390
+        box = page.locator("#edit .layers").bounding_box()
+        assert box
+        page.touchscreen.tap(box["x"] + 60, box["y"] + 60)
+        assert marked(page) > 100
+        # Beside the picture fingers scroll the page.
+        beside = "(y) => !document.elementFromPoint(6, y).closest('#edit')"
+        assert page.evaluate(beside, box["y"] + 10)
+        page.locator("#generate").tap()
+        expect(page.locator("#edit")).to_be_hidden()
+        expect(page.locator("#stage")).to_be_in_viewport(ratio=0.9)
         wait_for_pictures(page, 1)
 
 
@@ -185,27 +281,33 @@ def test_the_tools_speak_the_pages_language(
     with opened(browser, address, width, locale=language) as page:
         choose(page, picture(made=Settings("a star", "", seed=3, num_inference_steps=2)))
         expect(page.locator("#start-strength small").first).to_have_text(texts["least"])
-        page.locator("#start [data-do=mark]").click()
-        expect(page.locator("#start dialog")).to_have_attribute("aria-label", texts["editor"])
+        expect(page.locator("#edit .tools")).to_have_attribute("aria-label", texts["tools"])
+        mark_all(page)
+        for summary in page.locator("#edit summary").all():
+            summary.click()
         assert width_needed(page) <= width
-        page.locator("#start [data-do=done]").click()
-        page.locator("#restore-use").click()  # it was drawn from words: the picture goes
+        assert page.locator("#edit .by-numbers").evaluate(
+            "(part) => part.scrollWidth <= part.offsetWidth"
+        )
+        # It was drawn from words: the picture goes.
+        page.locator("#edit [data-do=restore]").click()
         expect(page.locator("#prompt textarea")).to_have_value("a star")
-        expect(page.locator("#start .preview")).to_be_hidden()
+        expect(page.locator("#edit")).to_be_hidden()
         expect(page.locator("#restored dl")).to_have_count(0)
         expect(page.locator("#chip-picture")).to_be_focused()
         choose(page, picture(made=Settings("a moon", "", seed=3, num_inference_steps=2)))
-        expect(page.locator("#restored dl")).to_be_visible()
+        expect(page.locator("#edit .offer p")).to_have_text("a moon")
         page.locator("#free-picture").click()
         expect(page.locator("#restored dl")).to_have_count(0)
-        expect(page.locator("#restore-use")).to_be_hidden()
+        choose(page, picture())
+        expect(page.locator("#edit .offer")).to_be_hidden()
 
 
 @pytest.mark.slow
 def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, address: str):
     with visitor.at(f"{address}/?steps=4&images=1&strength=0.5") as page:
         choose(page, picture())
-        expect(page.locator("#chip-picture")).to_have_attribute("data-strength", "50 %")
+        expect(page.locator("#chip-picture")).to_have_attribute("title", f"{STRENGTH} 50 %")
         draw_pictures(page, "a red circle", 1)
         page.locator("#free-picture").click()
         page.locator("#gallery .thumbnail-lg").click()
@@ -225,14 +327,40 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
         expect(page.locator("#status [role=alert]")).to_contain_text("no longer kept")
 
 
+# Has no canvas become a file until `released` is called.
+HOLD_FILES = """() => {
+  const { toBlob } = HTMLCanvasElement.prototype;
+  const held = new Promise((release) => { window.released = release; });
+  HTMLCanvasElement.prototype.toBlob = function (...call) {
+    held.then(() => toBlob.apply(this, call));
+  };
+}"""
+
+
 @pytest.mark.slow
 def test_a_picture_that_cannot_be_sent_is_reported(visitor: Visitor, address: str):
     with visitor.at(f"{address}/?steps=2", unless="Failed to load resource") as page:
         choose(page, picture())
         page.route("**/gradio_api/upload", lambda route: route.fulfill(status=429))
+        page.evaluate(HOLD_FILES)
+        mark_all(page)
         ask(page, "a red circle")
+        expect(page.locator("[data-uploading] #generate")).to_be_visible()  # at once
+        page.evaluate("window.released()")
         expect(page.locator("#status [role=alert]")).to_contain_text("Too many files")
         page.unroute("**/gradio_api/upload")
+
+
+@pytest.mark.slow
+def test_a_picture_is_sent_once_the_network_is_back(visitor: Visitor, address: str):
+    with visitor.at(f"{address}/?steps=2&images=1", unless="Failed to load resource") as page:
+        choose(page, picture())
+        page.route("**/gradio_api/{upload,app_id}", lambda route: route.abort())
+        ask(page, "a red circle")
+        expect(page.locator("#network")).to_have_text(i18n.AWAY)
+        page.locator("#generate").click()  # changes nothing
+        page.unroute("**/gradio_api/{upload,app_id}")
+        wait_for_pictures(page, 1)
 
 
 @pytest.mark.slow
@@ -273,18 +401,18 @@ def test_a_model_that_needs_a_mask_asks_for_it(visitor: Visitor, inpainting: str
         expect(note).to_have_text(i18n.MASK_FIRST)
         for example in ("#cards", "#surprise"):
             expect(page.locator(example)).to_be_hidden()
-        page.locator("#chip-picture").click()
+        page.locator("#chip-picture").click()  # closes it
         ask(page, "a star")
         expect(refusal).to_contain_text(i18n.SETTINGS["image"].label)
         expect(page.locator("#restore-picture button")).to_be_focused()  # the panel is open again
         choose(page, picture())
         ask(page, "a star")
         expect(refusal).to_contain_text(i18n.SETTINGS["mask"].label)
-        expect(page.locator("#start [data-do=mark]")).to_be_focused()
+        expect(page.locator("#edit [data-do=draw]")).to_be_focused()
         mark_all(page)
         expect(note).to_be_hidden()
         draw_pictures(page, "a star", 1)
         page.wait_for_function(KEPT)
         page.reload()  # the panel is mounted before the part that keeps the picture
-        expect(page.locator("#start .preview canvas")).to_be_visible()
         expect(page.locator("#ask[data-masked]")).to_be_visible()
+        expect(page.locator("#panel-picture")).to_be_hidden()

@@ -186,3 +186,17 @@ test("a store tells of the new state and the one before", () => {
   assert.deepEqual(told, [[false, true], [true, false]]);
   assert.equal(store.state.hasStart, false);
 });
+
+test("a new picture to start from is edited until drawing begins, and after that on demand", () => {
+  const given = ["start", { hasStart: true, isNew: true }];
+  const changed = ["start", { hasStart: true }];
+  const ended = ["told", { line: { kind: "", text: "4 pictures" } }];
+  assert.ok(after(given, changed).editing);
+  assert.ok(!after(given, RUNNING, ended, changed).editing);
+  assert.ok(after(RUNNING, given, RUNNING).editing); // while another request is drawn
+  assert.ok(after(given, RUNNING, ["edit", { editing: true }]).editing);
+  assert.ok(!after(given, ["edit", { editing: false }], changed).editing);
+  assert.ok(!after(given, ["start", { hasStart: false }]).editing);
+  assert.ok(!after(changed).editing); // the tab kept it
+  assert.ok(!after(["edit", { editing: true }]).editing); // there is none
+});

@@ -39,6 +39,19 @@ const back = (home) => {
   return returning.get(href);
 };
 
+// Makes a call, and makes it again once the server is back if it did not get through.
+export const fetchOnceBack = async (app, call) => {
+  for (;;) {
+    try {
+      const answer = await call();
+      if (!GATEWAY_ALONE.includes(answer.status)) return answer;
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error; // thrown by fetch for a broken connection
+    }
+    await back(app.home);
+  }
+};
+
 // --- the request that is drawn ---
 
 const follow = (app, { trigger }) => {
@@ -104,20 +117,14 @@ window[CLIENTS_FETCH] = async (input, init) => {
   const address = String(input.url ?? input);
   const app = [...apps].find(({ home }) => address.startsWith(new URL("gradio_api/run/", home)));
   if (!app) return before(input, init);
-  for (;;) {
-    try {
-      const answer = await before(input, init);
-      // Read now, because it may break off in the middle.
-      const content = await answer.text();
-      if (!GATEWAY_ALONE.includes(answer.status)) {
-        if (!answer.ok) refuse(app, content);
-        return new Response(content, answer);
-      }
-    } catch (error) {
-      if (!(error instanceof TypeError)) throw error; // thrown by fetch for a broken connection
-    }
-    await back(app.home);
-  }
+  let content;
+  const answer = await fetchOnceBack(app, async () => {
+    const whole = await before(input, init);
+    content = await whole.text(); // now, because it may break off in the middle
+    return whole;
+  });
+  if (!answer.ok) refuse(app, content);
+  return new Response(content, answer);
 };
 
 // --- pictures ---

@@ -67,7 +67,7 @@ def _panel(name: str, visible: bool = True) -> gr.Column:
 def connect(wiring: Wiring, generator: Generator) -> None:
     """Show each choice on its chip, and the button beside the seed while the seed is fixed.
 
-    The panel of pictures is also mounted if the tab kept a picture.
+    The panel of pictures is also mounted for a picture that comes in another way.
     """
 
     def show(call: Call) -> Updates:
@@ -103,7 +103,7 @@ def connect(wiring: Wiring, generator: Generator) -> None:
         trigger_mode="always_last",
     )
     mount = '() => ({ "picture-panel": { __type__: "update", visible: true } })'
-    for trigger in ("chip-picture.click", "relay.start_kept"):
+    for trigger in ("chip-picture.click", "relay.picture_given"):
         wiring.on(trigger, updates=["picture-panel"], js=mount)
     wiring.on("free-seed.click", updates=["randomise"], js="() => ({ randomise: true })")
     # A seed that is typed is meant to be used; without one it stays random.

@@ -183,16 +183,16 @@ def _of_picture(dropped: dict[str, Any] | None, styles: Mapping[str, Style]) -> 
     picture_settings = from_picture(Path((dropped or {}).get("path") or ""))
     if picture_settings is None:
         return _shown(status.EMPTY)
-    # `start/tools.js` tells these settings from those of a text.
+    # `start/tools.js` offers these settings beside the picture.
     html = f"<div data-of-picture>{_html(picture_settings, styles)}</div>"
-    return _shown(html, picture_settings, i18n.RESTORE_ITS_SETTINGS)
+    return _shown(html, picture_settings)
 
 
 def _of_text(text: str | None, styles: Mapping[str, Style]) -> Updates:
     if not (text or "").strip():
         return _shown(status.EMPTY)
     picture_settings = from_text(text or "")
-    return _shown(_html(picture_settings, styles), picture_settings, i18n.USE_SETTINGS)
+    return _shown(_html(picture_settings, styles), picture_settings)
 
 
 def _refused(call: Call) -> Updates:
@@ -210,8 +210,7 @@ def _html(picture_settings: Settings, styles: Mapping[str, Style]) -> str:
     return html
 
 
-def _shown(html: str, picture_settings: Settings | None = None, label: str = "") -> Updates:
+def _shown(html: str, picture_settings: Settings | None = None) -> Updates:
     """Return the updates that show settings that were found, or why there are none."""
-    has_settings = picture_settings is not None
-    button = gr.Button(label, visible=True) if has_settings else gr.Button(visible=False)
+    button = gr.Button(visible=picture_settings is not None)
     return {"restored": html, "restore-use": button, "settings": picture_settings}

@@ -1,25 +1,22 @@
-// Pictures that are dropped or pasted anywhere, and settings that are pasted as a long text: the
-// panel of pictures opens, and shows the picture to start from and the settings found.
+// Pictures that are dropped or pasted anywhere, and settings that are pasted as a long text. A picture
+// is edited on the stage; a text goes into the panel of pictures.
 
 import { appOf, pause, swallow, type } from "./app.js";
+import { fetchOnceBack } from "../gradio_compat/network.js";
+import { openPanel } from "./page.js";
 
-// Opens the panel, which Gradio mounts when it is first needed, and returns what it contains.
-const opened = async (app) => {
-  app.find("#chip-picture[aria-expanded='false']")?.click();
+// Returns what the panel of pictures contains, which Gradio mounts when it is first needed.
+const mounted = async (app) => {
+  app.page.relay.mountPicturePanel();
   for (let tries = 0; tries < 100; tries++) {
     const panel = app.find("#panel-picture");
     const place = panel?.querySelector("#restore-picture input[type=file]");
     if (place && panel.querySelector("[data-start][data-ready]")) {
-      return { panel, place, field: panel.querySelector("#restore-text textarea") };
+      return { place, field: panel.querySelector("#restore-text textarea") };
     }
     await pause(50);
   }
-  return null;
-};
-// Beside the pictures there is room for the prompt and the tools of a picture, so both stay in sight.
-const show = (panel) => {
-  const isWide = matchMedia("(min-width: 821px)").matches;
-  panel.scrollIntoView({ block: isWide ? "nearest" : "start" });
+  return {};
 };
 const start = (file, app) => app.send("#start [data-start]", "given", file);
 // The settings that are shown are those of the picture before.
@@ -27,16 +24,25 @@ const startAnew = (file, app) => {
   app.send("#restored .prose", "removed");
   start(file, app);
 };
+
+// Edits a picture: a Blob, or the address of an image of the page.
+export const editPicture = async (app, source) => {
+  const load = async () => (await fetchOnceBack(app, () => fetch(source))).blob();
+  const picture = source instanceof Blob ? source : await load();
+  await mounted(app);
+  startAnew(picture, app);
+};
+
+// Starts from a file that was given elsewhere as if it were chosen in the panel.
 const read = async (file, app) => {
   const first = new DataTransfer();
   first.items.add(file);
-  const { panel, place } = await opened(app) ?? {};
+  const { place } = await mounted(app);
   if (!place) return;
   // Tell the drop zone that nothing is dragged over it any more.
   place.parentElement.dispatchEvent(new DragEvent("drop", { dataTransfer: new DataTransfer() }));
   place.files = first.files;
   place.dispatchEvent(new Event("change", { bubbles: true }));
-  show(panel);
 };
 
 // Outside the drop zone the browser would otherwise leave the page and open the file. Something
@@ -80,20 +86,13 @@ document.addEventListener("paste", async (event) => {
     read(picture, app);
     return;
   }
-  const { panel, field } = await opened(app) ?? {};
+  const { field } = await mounted(app);
   if (!field) return;
+  openPanel(app, "picture");
   type(field, text);
-  panel.scrollIntoView({ block: "start" });
 }, true);
 
-// A picture that was just drawn, by its address, or taken with a camera.
-export const editPicture = async (app, address) => {
-  const picture = await fetch(address).then((answer) => answer.blob());
-  const { panel } = await opened(app) ?? {};
-  if (!panel) return;
-  startAnew(picture, app);
-  show(panel);
-};
+// A picture that was taken with a camera.
 document.addEventListener("change", ({ target }) => {
   if (!target.matches?.("[data-camera]") || !target.files.length) return;
   startAnew(target.files[0], appOf(target));

@@ -20,7 +20,10 @@ const closePicture = (app) => {
 // --- chips: each opens the panel of its name, a popover beside it ---
 
 const nameOf = (part) => part.id.replace(/^(chip|panel)-/, "");
-const openPanel = (app, name) => app.find(`#panel-${name}`)?.showPopover({ source: app.find(`#chip-${name}`) });
+export const openPanel = (app, name) => {
+  const panel = app.find(`#panel-${name}`);
+  if (panel && !panel.matches(":popover-open")) panel.showPopover({ source: app.find(`#chip-${name}`) });
+};
 const connectPanels = (app) => {
   for (const chip of app.all("#chips [id^=chip-]")) {
     const panel = app.find(`#panel-${nameOf(chip)}`);
@@ -39,6 +42,12 @@ document.addEventListener("click", ({ target }) => {
   const chip = target.closest?.("[id^=chip-]");
   pressed = chip && !chip.popoverTargetElement ? chip : null;
 }, true);
+
+const closeEdit = (app) => {
+  const { editing } = app.store.state;
+  if (editing) app.store.dispatch("edit", { editing: false });
+  return editing;
+};
 
 // --- keys and presses ---
 
@@ -69,7 +78,7 @@ document.addEventListener("keydown", (event) => {
   if (!app || event.key !== "Escape" || event.defaultPrevented) return;
   if (app.find(":popover-open")) return; // which the browser closes
   const stop = () => press(app.find("#stop"));
-  if (stop() || closePicture(app)) return;
+  if (stop() || closeEdit(app) || closePicture(app)) return;
   // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
   const ending = new AbortController();
   const again = setInterval(() => { if (stop()) ending.abort(); }, 50);
@@ -158,7 +167,7 @@ document.addEventListener("click", ({ target }) => {
 const fieldOf = (app, id) => {
   if (id !== "start") return app.find(`#${id} :is(textarea, input)`);
   const { hasStart } = app.store.state;
-  return app.find(hasStart ? "#start [data-do=mark]" : "#restore-picture button");
+  return app.find(hasStart ? "#edit [data-do=draw]" : "#restore-picture button");
 };
 const markRefused = (app) => {
   const said = app.find("#status [data-field]");
@@ -173,7 +182,8 @@ const markRefused = (app) => {
   field.dataset.refused = "";
   if (!field.matches("button")) field.ariaInvalid = "true";
   const panel = field.closest(".chip-panel");
-  if (panel && !panel.matches(":popover-open")) openPanel(app, nameOf(panel));
+  if (panel) openPanel(app, nameOf(panel));
+  if (field.closest("#edit")) app.store.dispatch("edit", { editing: true });
   field.focus();
 };
 

@@ -1,5 +1,6 @@
 // The small parts of the page, each with the line or field that it belongs to.
-import { make } from "./app.js";
+import { alone, isSeen, make } from "./app.js";
+import { openPanel } from "./page.js";
 
 const PAUSE_MS = 800; // after the last change: a word that is half typed is none
 
@@ -50,9 +51,15 @@ export const start = (app, { element }) => {
 // Shows the settings that were found, with the button that uses them, and tells the server of a file
 // that is refused, and of a picture that is no longer there.
 export const restored = (app, { element, trigger, watch }) => {
-  const reveal = () => app.find("#restore-use")?.scrollIntoView({ block: "nearest" });
+  const reveal = () => {
+    const button = app.find("#restore-use");
+    if (alone) (isSeen(button) ? button : element).scrollIntoView({ block: "nearest" });
+  };
   watch("value", () => setTimeout(reveal)); // Gradio mounts the button meanwhile
-  element.addEventListener("refused", ({ detail }) => trigger("select", detail));
+  element.addEventListener("refused", ({ detail }) => {
+    openPanel(app, "picture");
+    trigger("select", detail);
+  });
   element.addEventListener("removed", () => trigger("clear"));
 };
 

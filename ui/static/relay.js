@@ -49,7 +49,7 @@ export const begin = (app, { props, trigger, watch }) => {
       if (kept.request) trigger("request_kept");
       if (kept.started) {
         app.send("#start [data-start]", "kept"); // its panel may be mounted later than this
-        trigger("start_kept");
+        trigger("picture_given");
       }
       if (isLinked) trigger("linked");
     },
@@ -85,6 +85,8 @@ export const begin = (app, { props, trigger, watch }) => {
       app.store.dispatch("undone");
       return before ?? {};
     },
+    // Has Gradio mount the panel of pictures, whose parts take a picture.
+    mountPicturePanel: () => trigger("picture_given"),
     // Returns what the server is told, with the answers to these questions.
     tell: async (names) => Object.assign(
       {}, props.value, ...await Promise.all(names.map((question) => answers[question]()))),

@@ -21,6 +21,7 @@ export const initial = {
   aimed: { id: "", at: NEVER }, // the last click on Generate or Stop
   isIgnored: false, // whether the last Enter or click has no effect
   hasStart: false, // whether there is a picture to start from
+  editing: false, // whether the stage shows that picture and its tools
   live: false, // whether Live is on
   isLive: false, // whether a live picture is shown
   before: null, // the fields before settings were put into them, for Undo
@@ -36,6 +37,7 @@ const begun = (state, line) => ({
   ...state,
   line,
   running: true,
+  editing: state.editing && state.running, // the previews take the place of the picture to start from
   before: null,
   pressedAt: NEVER,
   sentAt: NEVER,
@@ -86,12 +88,15 @@ const actions = {
     const isIgnored = aimed.id !== "" && aimed.id !== click.id && isDouble(click, aimed.at);
     return { ...state, isIgnored, aimed: { id: isIgnored ? aimed.id : click.id, at: click.at } };
   },
-  // What was told of earlier pictures is not about the one to start from.
-  start: (state, { hasStart }) => ({
+  // A new picture to start from is shown at once; a change of it shows and hides nothing. What was told
+  // of earlier pictures is not about it.
+  start: (state, { hasStart, isNew = false }) => ({
     ...state,
     hasStart,
+    editing: hasStart && (isNew || state.editing),
     line: hasStart === state.hasStart || state.running ? state.line : NOTHING,
   }),
+  edit: (state, { editing }) => ({ ...state, editing: editing && state.hasStart }),
   live: (state, { isOn }) => ({ ...state, live: isOn }),
   lives: (state, { isShown }) => ({ ...state, isLive: isShown }),
 };

@@ -6,6 +6,8 @@ const MOST_SIDE = 2048; // of the picture itself
 const MOST_PNG = 2 ** 22; // bytes; a larger picture is sent as JPEG
 const MOST_KEPT = 3 * 2 ** 20; // the same for the tab's storage
 const OVERLAP = 16; // pixels of the picture that are redrawn where it is extended
+const MARKED = 0.5; // opacity of the marks, as in tools.css
+const THUMBNAIL = 84; // pixels of its longer side
 
 // Returns the picture in a file or an image, upright, on white and reduced; null if it has more than
 // `most` pixels.
@@ -50,23 +52,32 @@ export const partOf = ([width, height], sizes) => {
   return [Math.floor((width - part[0]) / 2), Math.floor((height - part[1]) / 2), ...part];
 };
 
-// Shows all on a canvas; what is outside `part`, if that is given, is shaded.
-export const show = (canvas, state, most, part) => {
+// Shows the picture on a canvas, with what is added at its sides in the colour of the marks.
+export const show = (canvas, state) => {
   const [width, height] = sizeOf(state);
-  const scale = Math.min(1, most / Math.max(width, height));
+  const scale = Math.min(1, MOST_SIDE / Math.max(width, height));
   Object.assign(canvas, { width: Math.ceil(width * scale), height: Math.ceil(height * scale) });
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   drawPicture(context, state);
   const { picture, marks, sides: { top, left } } = state;
   context.fillStyle = marks.colour;
-  context.globalAlpha = 0.5;
-  context.drawImage(marks.canvas, left, top);
+  context.globalAlpha = MARKED;
   fillAround(context, [width, height], [left, top, picture.width, picture.height]);
-  if (!part) return;
-  context.fillStyle = "black";
-  context.globalAlpha = 0.65;
-  fillAround(context, [width, height], part);
+};
+
+// Returns a small picture of what `show` made, with what is marked, as a file.
+export const toThumbnail = (shown, state) => {
+  const scale = THUMBNAIL / Math.max(shown.width, shown.height);
+  const canvas = makeCanvas(Math.ceil(shown.width * scale), Math.ceil(shown.height * scale));
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(shown, 0, 0, canvas.width, canvas.height);
+  const { picture, marks, sides: { top, left } } = state;
+  const share = canvas.width / sizeOf(state)[0];
+  context.globalAlpha = MARKED;
+  context.drawImage(marks.canvas, ...[left, top, picture.width, picture.height].map((pixels) => pixels * share));
+  return toBlob(canvas, "image/png");
 };
 const fillAround = (context, [width, height], [x, y, wide, high]) => {
   context.beginPath();
@@ -91,25 +102,31 @@ export const toText = async (picture) => {
   return reader.result;
 };
 
-// Returns the picture as a file, and the part to redraw in white as another, or null for all of it.
-export const toFiles = async (state) => {
-  const [width, height] = sizeOf(state);
-  const scale = Math.min(1, Math.sqrt(MOST_PIXELS / (width * height)));
-  const image = makeCanvas(Math.floor(width * scale), Math.floor(height * scale));
-  const context = image.getContext("2d");
-  context.scale(image.width / width, image.height / height);
-  drawPicture(context, state);
-  const file = await toFile(image, MOST_PNG);
-  return { image: file, mask: hasMask(state) ? await toMask(state, image) : null };
-};
 export const hasMask = (state) => isExtended(state) || !state.marks.isEmpty;
 
-const toMask = async (state, { width, height }) => {
+// Returns an empty canvas for a file of a request, on which the whole picture is drawn in its own pixels.
+const sheet = (state) => {
+  const [width, height] = sizeOf(state);
+  const scale = Math.min(1, Math.sqrt(MOST_PIXELS / (width * height)));
+  const canvas = makeCanvas(Math.floor(width * scale), Math.floor(height * scale));
+  const context = canvas.getContext("2d");
+  context.scale(canvas.width / width, canvas.height / height);
+  return { canvas, context };
+};
+
+// Returns the picture with what is added at its sides as a file.
+export const toImage = async (state) => {
+  const { canvas, context } = sheet(state);
+  drawPicture(context, state);
+  return toFile(canvas, MOST_PNG);
+};
+
+// Returns the part to redraw in white as a file; null for all of it.
+export const toMask = async (state) => {
+  if (!hasMask(state)) return null;
+  const { canvas, context } = sheet(state);
   const { picture, marks, sides: { top, right, bottom, left } } = state;
-  const mask = makeCanvas(width, height);
-  const context = mask.getContext("2d");
   const whole = sizeOf(state);
-  context.scale(width / whole[0], height / whole[1]);
   context.drawImage(marks.canvas, left, top);
   context.globalCompositeOperation = "source-in";
   context.fillStyle = "white";
@@ -122,5 +139,5 @@ const toMask = async (state, { width, height }) => {
   context.globalCompositeOperation = "destination-over";
   context.fillStyle = "black";
   context.fillRect(0, 0, ...whole);
-  return toBlob(mask, "image/png");
+  return toBlob(canvas, "image/png");
 };

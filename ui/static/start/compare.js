@@ -5,7 +5,7 @@ const layout = ({ compare, before, after }, image) => make("div", { id: "before"
   make("div", { class: "pair" },
     make("img", { src: URL.createObjectURL(image), alt: "" }),
     make("span", {}, before), make("span", {}, after), make("div", { class: "line" }),
-    make("input", { type: "range", min: 0, max: 100, value: 0, "aria-label": compare })));
+    make("input", { type: "range", min: 0, max: 100, value: 50, "aria-label": compare })));
 
 const INSET = 12; // pixels from an edge of the picture to the middle of the slider's thumb there
 

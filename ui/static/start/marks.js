@@ -20,6 +20,8 @@ const stripes = (context, side) => {
 };
 
 export class Marks {
+  #isEmpty; // looked up once after each change
+
   constructor(width, height, steps = []) {
     this.canvas = makeCanvas(width, height);
     this.context = this.canvas.getContext("2d", { willReadFrequently: true });
@@ -31,6 +33,11 @@ export class Marks {
   }
 
   get isEmpty() {
+    this.#isEmpty ??= this.#looksEmpty();
+    return this.#isEmpty;
+  }
+
+  #looksEmpty() {
     const { width, height } = this.canvas;
     const { data } = this.context.getImageData(0, 0, width, height);
     for (let i = 3; i < data.length; i += 4) if (data[i] > 127) return false;
@@ -57,11 +64,6 @@ export class Marks {
     this.#redraw();
   }
 
-  reset(steps) {
-    this.steps = steps;
-    this.#redraw();
-  }
-
   #redraw() {
     this.#draw({ clears: true });
     this.steps.forEach((step) => this.#draw(step));
@@ -70,6 +72,7 @@ export class Marks {
   #draw({ line, size, box, erases, inverts, clears }) {
     const { context } = this;
     const { width, height } = this.canvas;
+    this.#isEmpty = undefined;
     if (clears) context.clearRect(0, 0, width, height);
     context.globalCompositeOperation = erases ? "destination-out" : "source-over";
     if (line) {

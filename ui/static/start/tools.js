@@ -1,50 +1,25 @@
-// The picture to start from: its preview, how far it is redrawn, its marked part and its new sides.
-import { hasMask, partOf, read, show, toFiles, toText } from "./canvas.js";
+// The picture to start from: how far it is redrawn, its marked part, its new sides, and its files.
+import { alone, appOf, make } from "../app.js";
+import { fetchOnceBack } from "../../gradio_compat/network.js";
+import { hasMask, partOf, read, sizeOf, toImage, toMask, toText, toThumbnail } from "./canvas.js";
 import { watchOpened } from "./compare.js";
-import { edit } from "./editor.js";
-import { make } from "../app.js";
+import { SIDES, makeEditor } from "./editor.js";
 import { Marks } from "./marks.js";
 
 const MOST_HELD = 12; // pictures of earlier requests
-const PREVIEW = 700; // pixels of its longer side
-const SIDES = ["top", "left", "right", "bottom"];
-const GRID = 8; // pixels by which a side is dragged
-const KEPT_AFTER_MS = 200; // the last change
+const SETTLED_MS = 300; // after the last change, the picture is kept and its files are made
+const DRAWS = ["finish", "subtle", "strong", "new_seed", "larger"].map((name) => `[data-act=${name}]`).join();
+const LEAST_CUT = 0.01; // of the picture that is cut off
 
-const layout = (texts) => {
-  const button = (name, text) => make("button", { type: "button", "data-do": name }, text);
-  const side = (name) => make("label", {}, `${texts[name]} (px)`, make("input", {
-    type: "number", name, min: 0, max: texts.limits.added, step: GRID, value: 0, inputmode: "numeric",
-  }));
-  return [
-    make("div", { class: "preview" },
-      make("canvas", { role: "img", "aria-label": texts.name }),
-      ...SIDES.map((name) => make("span", { class: `handle ${name}`, "data-side": name }))),
-    make("p", { class: "note cut", hidden: true }, texts.cut),
-    make("div", { class: "actions" }, button("mark", texts.mark), button("remove", texts.remove)),
-    make("label", { id: "start-strength" },
-      make("span", {}, texts.strength, " ", make("output")),
-      make("input", { type: "range", min: 1, max: 100, step: 1 }),
-      make("span", { class: "words" }, make("small", {}, texts.least), make("small", {}, texts.most))),
-    make("p", { class: "note redrawn", hidden: true }, texts.redrawn),
-    make("div", { class: "masked" },
-      make("label", {}, make("input", { type: "checkbox" }), texts.only),
-      make("label", { id: "start-padding" }, `${texts.padding} (px)`, make("input", {
-        type: "number", min: 0, max: texts.limits.padding, step: 8, inputmode: "numeric",
-      }))),
-    make("details", {}, make("summary", {}, texts.extend), make("div", { class: "sides" }, ...SIDES.map(side))),
-  ];
-};
-
-// Returns the tools of an app's page at `place`: `use` a picture, `restore` the one that the tab kept,
-// and `uploaded` for a request.
+// Returns the tools of an app's page, whose texts are at `place`: `use` a picture, `restore` the one that
+// the tab kept, and `uploaded` for a request.
 export const begin = async (app, place) => {
   const { page } = app;
   const texts = JSON.parse(place.dataset.texts);
   const { limits } = texts;
-  const find = (selector) => place.querySelector(selector);
   const held = new Map(); // pictures of requests, as they were sent, by their ids
-  // { picture, marks, sides }; `sent` once it was sent without changes since, `text` once it was kept
+  // { picture, marks, sides }; `sent` once it was sent without changes since, `text` once it was kept;
+  // `image` and `mask` are promises of its files
   let state = null;
 
   const styles = make("link", { rel: "stylesheet", href: new URL("tools.css", import.meta.url).href });
@@ -52,9 +27,6 @@ export const begin = async (app, place) => {
     for (const end of ["load", "error"]) styles.addEventListener(end, done);
     place.before(styles);
   });
-  place.append(...layout(texts));
-  const [slider, only, padding] = [
-    "#start-strength input", ".masked [type=checkbox]", "#start-padding input"].map(find);
 
   // --- settings that the page keeps with its others ---
   const fieldOf = (name) => page.querySelector(`#start-${name}-value [data-field]`);
@@ -69,93 +41,134 @@ export const begin = async (app, place) => {
   const ownStrength = () => (state && hasMask(state) ? limits.masked_strength : limits.strength);
   const strength = () => Number(get("strength")) || ownStrength();
 
-  // --- how it looks ---
+  // --- what the stage shows ---
+  const setSide = (name, pixels) => {
+    // The whole would be cut to the size that the model draws, often at the new sides.
+    const isFirst = !Object.values(state.sides).some(Boolean);
+    if (isFirst && pixels > 0 && get("padding") === "") set("padding", limits.usual_padding);
+    state.sides[name] = Math.min(Math.max(Math.round(pixels) || 0, 0), limits.added);
+    delete state.image;
+    changed();
+  };
+  const editor = makeEditor(app, texts, { changed: () => changed(), setSide });
+  const find = (selector) => editor.element.querySelector(selector);
+  const [slider, only, padding] = [
+    "#start-strength input", ".masked [type=checkbox]", "#start-padding input"].map(find);
+
   const sizes = () => {
     const radios = [...page.querySelectorAll("#size input")];
     const chosen = radios.find(({ checked }) => checked)?.value;
     const all = [limits.size, ...radios.map(({ value }) => value).filter(Boolean)];
     return (chosen ? [chosen] : all).map((size) => size.split("x").map(Number));
   };
-  const showPreview = () => {
-    const { width, height } = state.picture;
-    const { top, right, bottom, left } = state.sides;
-    const whole = [width + left + right, height + top + bottom];
-    const isWhole = hasMask(state) && get("padding") !== "";
-    const part = isWhole ? null : partOf(whole, sizes());
-    show(find(".preview canvas"), state, PREVIEW, part);
-    const shares = { left: left / whole[0], right: right / whole[0], top: top / whole[1], bottom: bottom / whole[1] };
-    for (const [name, share] of Object.entries(shares)) {
-      find(".preview").style.setProperty(`--${name}`, `${share * 100}%`);
-    }
-    find(".cut").hidden = !part || Math.max(whole[0] - part[2], whole[1] - part[3]) < 0.01 * whole[0];
+  // The part that is not cut off; null for all of it.
+  const keptPart = () => {
+    if (hasMask(state) && get("padding") !== "") return null;
+    const [width, height] = sizeOf(state);
+    const part = partOf([width, height], sizes());
+    return Math.max(width - part[2], height - part[3]) < LEAST_CUT * width ? null : part;
   };
-  const showChip = () => {
-    const ask = page.querySelector("#ask");
-    const chip = page.querySelector("#chip-picture");
-    URL.revokeObjectURL(ask.dataset.thumbnail);
-    for (const name of ["start", "thumbnail", "masked"]) delete ask.dataset[name];
-    delete chip.dataset.strength;
-    app.store.dispatch("start", { hasStart: Boolean(state) });
-    if (!state) return;
-    ask.dataset.start = "";
-    if (hasMask(state)) ask.dataset.masked = "";
+  const needsMask = Boolean(app.find("#header [data-masks]"));
+  const showNote = (part) => {
+    const notes = [];
+    if (!hasMask(state)) notes.push(texts.hint, needsMask ? "" : texts.unmarked);
+    else if (get("strength") === "") notes.push(texts.redrawn);
+    if (part) notes.push(texts.cut);
+    find(".note").textContent = notes.join(" ");
+  };
+  const showSettings = () => {
+    slider.value = Math.round(strength() * 100);
+    find("output").textContent = `${slider.value} %`;
+    slider.setAttribute("aria-valuetext", `${slider.value} %`);
+    find(".masked").hidden = !hasMask(state);
+    only.checked = get("padding") !== "";
+    find("#start-padding").hidden = !only.checked;
+    if (document.activeElement !== padding) padding.value = get("padding") || limits.usual_padding;
+    for (const name of SIDES) {
+      const input = find(`.sides [name=${name}]`);
+      if (document.activeElement !== input) input.value = state.sides[name];
+    }
+  };
+  // Settings that were found in the picture: the panel that has them all is closed.
+  const settingsOfPicture = () => page.querySelector("#restored [data-of-picture]");
+  const showOffer = () => {
+    const settings = settingsOfPicture();
+    find(".offer").hidden = !settings;
+    find(".offer p").textContent = settings?.querySelector("dd")?.textContent ?? "";
+  };
+
+  // --- its button under the prompt ---
+  const chip = page.querySelector("#chip-picture");
+  const ask = page.querySelector("#ask");
+  let thumbnail = "";
+  const showThumbnail = async () => {
+    const now = state;
+    const address = now ? URL.createObjectURL(await toThumbnail(editor.whole, now)) : "";
+    URL.revokeObjectURL(now === state ? thumbnail : address);
+    if (now !== state) return;
+    thumbnail = address;
+    chip.style.setProperty("--thumbnail", `url("${address}")`);
+  };
+  const showChip = (isNew) => {
+    ask.toggleAttribute("data-start", Boolean(state));
+    ask.toggleAttribute("data-masked", Boolean(state && hasMask(state)));
+    chip.title = state ? `${texts.strength} ${slider.value} %` : "";
     page.querySelector("#free-picture").ariaLabel = texts.remove_picture;
-    chip.dataset.strength = `${Math.round(strength() * 100)} %`;
-    find(".preview canvas").toBlob((blob) => {
-      if (!state) return;
-      ask.dataset.thumbnail = URL.createObjectURL(blob);
-      chip.style.setProperty("--thumbnail", `url("${ask.dataset.thumbnail}")`);
-    });
+    app.store.dispatch("start", { hasStart: Boolean(state), isNew });
+    chip.ariaPressed = state && String(app.store.state.editing);
   };
-  const update = () => {
-    place.hidden = !state;
+  const update = (isNew = false) => {
     if (state) {
-      slider.value = Math.round(strength() * 100);
-      find("output").textContent = `${slider.value} %`;
-      slider.setAttribute("aria-valuetext", `${slider.value} %`);
-      find(".masked").hidden = !hasMask(state);
-      find(".redrawn").hidden = !hasMask(state) || get("strength") !== "";
-      only.checked = get("padding") !== "";
-      find("#start-padding").hidden = !only.checked;
-      if (document.activeElement !== padding) padding.value = get("padding") || limits.usual_padding;
-      for (const name of SIDES) {
-        const input = find(`.sides [name=${name}]`);
-        if (document.activeElement !== input) input.value = state.sides[name];
-      }
-      showPreview();
+      const part = keptPart();
+      editor.show(state, part);
+      showNote(part);
+      showSettings();
     }
-    showChip();
+    showChip(isNew);
   };
+
+  // --- what is done once nothing has changed for a moment ---
   // The tab alone keeps the picture; a reload finds it again.
-  let due = 0;
-  const keepInTab = () => {
-    clearTimeout(due);
-    due = setTimeout(async () => {
-      const now = state;
-      if (now) now.text ??= await toText(now.picture);
-      if (now !== state) return;
-      const { text, marks, sides, sent } = now ?? {};
-      page.relay.keep("started", now && JSON.stringify({ text, steps: marks.steps, sides, sent }));
-    }, state ? KEPT_AFTER_MS : 0);
+  const keepInTab = async () => {
+    const now = state;
+    if (now) now.text ??= await toText(now.picture);
+    if (now !== state) return;
+    const { text, marks, sides, sent } = now ?? {};
+    const { editing } = app.store.state;
+    page.relay.keep("started", now && JSON.stringify({ text, steps: marks.steps, sides, sent, editing }));
   };
-  const changed = () => {
+  const files = (of) => {
+    of.image ??= toImage(of);
+    of.mask ??= toMask(of);
+    return Promise.all([of.image, of.mask]);
+  };
+  let due = 0;
+  const settle = () => {
+    clearTimeout(due);
+    due = setTimeout(() => {
+      keepInTab();
+      (window.requestIdleCallback ?? setTimeout)(() => { if (state) files(state); });
+    }, state ? SETTLED_MS : 0);
+  };
+  const changed = (isNew = false) => {
     delete state?.sent;
-    update();
-    keepInTab();
+    delete state?.mask;
+    update(isNew);
+    showThumbnail();
+    settle();
   };
   const begun = (picture, steps = [], sides = { top: 0, right: 0, bottom: 0, left: 0 }) => ({
     picture, marks: new Marks(picture.width, picture.height, [...steps]), sides: { ...sides },
   });
 
   // --- what the visitor does ---
-  const settingsOfPicture = () => page.querySelector("#restored [data-of-picture]");
-  const refuse = (detail) => page.querySelector("#restored .prose")?.dispatchEvent(
-    new CustomEvent("refused", { bubbles: true, detail }));
+  const refuse = (detail) => app.send("#restored .prose", "refused", detail);
   const use = async (file) => {
     const picture = await read(file, limits.opened).catch(() => undefined);
     if (picture) {
+      closePanel();
       state = begun(picture);
-      changed();
+      changed(true);
     } else {
       refuse(picture === null || file.size > limits.bytes ? "too large" : "unreadable");
     }
@@ -164,80 +177,82 @@ export const begin = async (app, place) => {
     state = null;
     changed();
     settingsOfPicture()?.dispatchEvent(new CustomEvent("removed", { bubbles: true }));
-    page.querySelector("#chip-picture").focus();
+    chip.focus({ preventScroll: true });
   };
-  const setSide = (name, pixels) => {
-    // The whole would be cut to the size that the model draws, often at the new sides.
-    const isFirst = !Object.values(state.sides).some(Boolean);
-    if (isFirst && pixels > 0 && get("padding") === "") set("padding", limits.usual_padding);
-    state.sides[name] = Math.min(Math.max(Math.round(pixels) || 0, 0), limits.added);
-    changed();
-  };
-  page.addEventListener("click", ({ target }) => {
-    if (target.closest("#free-picture, #start [data-do=remove]")) remove();
-    // A picture began with words or with another picture, never with itself.
-    if (state && target.closest("#restore-use") && settingsOfPicture()) remove();
-    if (target.closest("#start [data-do=mark]")) edit(place, state, texts, changed);
-    const { start } = page.querySelector("#picked [data-place]")?.dataset ?? {};
-    if (!target.closest("#reuse") || !held.has(start)) return;
+  const reuse = ({ start }) => {
+    if (!held.has(start)) return;
     const { picture, steps, sides } = held.get(start).again;
     state = begun(picture, steps, sides);
     changed();
+  };
+  page.addEventListener("click", ({ target }) => {
+    if (target.closest("#free-picture, #edit [data-do=remove]")) remove();
+    // A picture began with words or with another picture, never with itself.
+    if (state && target.closest("#restore-use") && settingsOfPicture()) remove();
+    if (target.closest("[data-act=use]")) reuse(app.acted);
+  });
+  const closePanel = () => app.find("#panel-picture:popover-open")?.hidePopover();
+  // With a picture its button shows and hides it, and does not open the panel.
+  page.addEventListener("click", (event) => {
+    if (!state || !event.target.closest("#chip-picture")) return;
+    event.preventDefault();
+    closePanel();
+    app.store.dispatch("edit", { editing: !app.store.state.editing });
+  }, true);
+  const reveal = () => {
+    editor.element.scrollIntoView({ block: "nearest" });
+    if (editor.element.getBoundingClientRect().top < 0) editor.element.scrollIntoView(); // not all of it fits
+  };
+  app.store.subscribe(({ editing }, before) => {
+    if (editing === before.editing) return;
+    const hadFocus = editor.element.contains(document.activeElement);
+    editor.element.hidden = !editing;
+    chip.ariaPressed = state && String(editing);
+    if (editing && alone) reveal();
+    // What was pressed may be gone with the gallery.
+    if (editing && !document.activeElement.checkVisibility()) editor.element.focus({ preventScroll: true });
+    if (!editing && hadFocus) chip.focus({ preventScroll: true });
+    if (state) settle();
   });
   slider.addEventListener("input", () => set("strength", slider.value / 100));
   only.addEventListener("change", () => set("padding", only.checked ? padding.value : ""));
   padding.addEventListener("input", () => set("padding", padding.value));
-  page.addEventListener("start-field", update);
-  page.querySelector("#size")?.addEventListener("change", () => requestAnimationFrame(update));
-  find("details").addEventListener("toggle", ({ target }) => target.scrollIntoView({ block: "nearest" }));
+  page.addEventListener("start-field", () => update());
+  page.querySelector("#size")?.addEventListener("change", () => requestAnimationFrame(() => update()));
   find(".sides").addEventListener("input", ({ target }) => setSide(target.name, Number(target.value)));
-  find(".preview").addEventListener("pointerdown", (event) => {
-    const { side } = event.target.dataset;
-    if (!side) return;
-    event.preventDefault();
-    event.target.setPointerCapture(event.pointerId);
-    const canvas = find(".preview canvas").getBoundingClientRect();
-    const scale = (state.picture.width + state.sides.left + state.sides.right) / canvas.width;
-    const before = state.sides[side];
-    const moved = ({ clientX, clientY }) => {
-      const [x, y] = [(clientX - event.clientX) * scale, (clientY - event.clientY) * scale];
-      const out = { left: -x, right: x, top: -y, bottom: y }[side];
-      setSide(side, Math.round((before + out) / GRID) * GRID);
-    };
-    event.target.addEventListener("pointermove", moved);
-    const end = () => event.target.removeEventListener("pointermove", moved);
-    event.target.addEventListener("lostpointercapture", end, { once: true });
-  });
+  app.watch("#restored", showOffer);
 
   // --- what a request gets ---
-  const hold = async (id) => {
-    if (!state.sent) {
-      const sent = { id: id ?? Math.random().toString(36).slice(2), ...await toFiles(state) };
-      const { picture, marks, sides } = state;
-      const again = { picture, steps: [...marks.steps], sides: { ...sides } };
-      held.set(sent.id, { ...sent, strength: ownStrength(), again });
-      state.sent = sent.id;
-      if (held.size > MOST_HELD) held.delete(held.keys().next().value);
-      keepInTab();
-    }
-    return held.get(state.sent);
+  const hold = async (now, id = Math.random().toString(36).slice(2)) => {
+    const { picture, marks, sides } = now;
+    const again = { picture, steps: [...marks.steps], sides: { ...sides } };
+    const own = ownStrength();
+    const made = files(now);
+    const { mask: promised } = now;
+    const [image, mask] = await made;
+    held.set(id, { id, image, mask, strength: own, again });
+    if (now.mask === promised) now.sent = id; // nothing has changed meanwhile
+    if (held.size > MOST_HELD) held.delete(held.keys().next().value);
+    settle();
+    return held.get(id);
   };
   const upload = async (blob) => {
     if (!blob) return null;
     const body = new FormData();
     body.append("files", blob, `picture.${blob.type.split("/")[1]}`);
-    const answer = await fetch(new URL("gradio_api/upload", app.home), { method: "POST", body });
+    const address = new URL("gradio_api/upload", app.home);
+    const answer = await fetchOnceBack(app, () => fetch(address, { method: "POST", body }));
     if (!answer.ok) throw answer;
     const [path] = await answer.json();
     return { path };
   };
   const uploaded = async (start) => {
-    const sent = start === undefined ? state && await hold() : held.get(start);
-    if (!sent) return undefined;
+    const now = state;
+    if (start === undefined ? !now : !held.has(start)) return undefined;
     page.dataset.uploading = "";
     try {
-      const { id, strength: own } = sent;
-      return { id, image: await upload(sent.image), mask: await upload(sent.mask), strength: own };
+      const { id, image, mask, strength: own } = held.get(start ?? now.sent) ?? await hold(now);
+      return { id, image: await upload(image), mask: await upload(mask), strength: own };
     } catch ({ status }) {
       return { failed: status ?? 0 };
     } finally {
@@ -246,13 +261,15 @@ export const begin = async (app, place) => {
   };
   const restore = async (kept) => {
     try {
-      const { text, steps, sides, sent } = JSON.parse(kept);
+      const { text, steps, sides, sent, editing } = JSON.parse(kept);
       const image = Object.assign(new Image(), { src: text });
       await image.decode();
       const picture = await read(image, limits.opened);
       state = { ...begun(picture, steps, sides), text };
-      if (sent) await hold(sent);
-      update();
+      if (sent) await hold(state, sent);
+      closePanel(); // it is open from the start if the model needs a picture
+      update(editing && !app.store.state.running);
+      showThumbnail();
     } catch {
       state = null; // another version of the page may have kept it
       changed();
@@ -262,9 +279,9 @@ export const begin = async (app, place) => {
   for (const press of ["click", "keydown"]) {
     document.addEventListener(press, (event) => {
       const isPress = press === "click"
-        ? event.target.closest?.("#generate, #new-seed, #variations, #larger, #finish")
+        ? event.target.closest?.(`#generate, ${DRAWS}`)
         : event.key === "Enter" && event.target.matches?.("#prompt textarea");
-      if (!isPress || page.dataset.uploading === undefined) return;
+      if (!isPress || appOf(event.target) !== app || page.dataset.uploading === undefined) return;
       event.preventDefault();
       event.stopPropagation();
     }, true);
