@@ -7,6 +7,7 @@ and returns new values by the same names; a component without one stays as it is
 import asyncio
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,10 +153,14 @@ class Wiring:
     def _by_component(self, updates: Updates | None) -> Any:
         if not updates:
             return gr.skip()
-        return {
+        answer = {
             self.components[name]: gr.update(**value) if name == RELAY else value
             for name, value in updates.items()
         }
+        if "status" in updates:
+            # The browser's scripts hear of no value that equals the one before.
+            answer[self["status"]] = {**updates["status"], "told": time.monotonic_ns()}
+        return answer
 
 
 def _script(js: str, reads: Sequence[str], updates: Sequence[str] | None) -> str:

@@ -282,7 +282,7 @@ def test_progress_and_stop_are_in_view(
         open_picture(page)
         page.locator("#bar [data-act=use]").scroll_into_view_if_needed()
         act(page, "use")
-        said = page.locator("#status .note")
+        said = page.locator("#status [data-line] .note")
         expect(said).to_contain_text(i18n.TAKEN_OVER)
         assert said.evaluate(IN_VIEW)
         page.locator("#words").evaluate("(words) => words.scrollTo(0, words.scrollHeight)")

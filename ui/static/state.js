@@ -106,15 +106,15 @@ export const reduce = (state, action) => actions[action.type](state, action);
 // The one line that says what the state is: its kind, its text, a warning, and what may be done. `texts`
 // are those that the server does not tell.
 export const lineOf = (state, texts) => {
-  const { line, running, away, hasStart, live, isLive, before } = state;
+  const { line, running, away, hasStart, editing, live, isLive, before } = state;
   if (away) return { kind: "note", text: texts.away };
   if (running || line.kind === "error") return line;
   if (isLive) return { kind: "note", text: texts.live, action: "keep" };
   if (line.kind === "taken") return { ...line, action: before ? "undo" : "" };
-  if (line.kind === "stopped") return { ...line, action: "finish" };
-  if (line.kind === "" && hasStart) {
+  if (hasStart && (editing || line.kind === "")) {
     return { kind: "note", text: live ? `${texts.started} ${texts.paused}` : texts.started };
   }
+  if (line.kind === "stopped") return { ...line, action: "finish" };
   return line;
 };
 
