@@ -79,8 +79,11 @@ def previews(jpegs: Sequence[bytes]) -> str:
     return f'<div role="img" aria-label="{escape(i18n.PREVIEWS)}">{images}</div>'
 
 
-def length(length: Length | None) -> str:
-    """Return the token count of a long prompt, or that it is too long and what is left out."""
+def length(length: Length | None, added: str = "") -> str:
+    """Return the token count of a long prompt, or that it is too long and what is left out.
+
+    `static/prompt.js` finds what is left out in the prompt, without the words that were `added`.
+    """
     if length is None or not (length.left_out or length.tokens >= COUNTED_FROM):
         return EMPTY
     if not length.left_out:
@@ -88,7 +91,10 @@ def length(length: Length | None) -> str:
         return f'<p class="length">{escape(count)}</p>'
     left_out = i18n.text("truncated", left_out=short(length.left_out, _QUOTED))
     message = f"{i18n.text('too_many_tokens', limit=length.limit)}. {left_out}"
-    return f'<p class="length over" role="status">{escape(message)}</p>'
+    return (
+        f'<p class="length over" role="status" data-left-out="{escape(length.left_out)}"'
+        f' data-added="{escape(added)}">{escape(message)}</p>'
+    )
 
 
 def reading(parts: Sequence[str]) -> str:
@@ -98,14 +104,17 @@ def reading(parts: Sequence[str]) -> str:
 
 
 def unknown(words: Sequence[str]) -> str:
-    """Return the words that the model does not know; `static/parts.js` shows them soon."""
+    """Return the words that the model does not know; `static/prompt.js` shows them soon."""
     if not words:
         return EMPTY
     # Not "and 1 more": the word itself takes as much room.
     count = len(words) if len(words) <= _MOST_UNKNOWN + 1 else _MOST_UNKNOWN
     word_list = ", ".join(short(word, _LONGEST_UNKNOWN) for word in words[:count])
     message = i18n.text("unknown", words=word_list, more=len(words) - count)
-    return f'<span hidden data-unknown="{escape(message)}"></span>'
+    return (
+        f'<span hidden data-unknown="{escape(message)}"'
+        f' data-words="{escape(" ".join(words))}"></span>'
+    )
 
 
 def as_note(text: str) -> str:

@@ -143,7 +143,7 @@ class Wiring:
             answer = await (function(call) if is_async else asyncio.to_thread(function, call))
             return self._by_component(answer) if updates else None
 
-        adapted.__name__ = function.__name__
+        adapted.__name__ = getattr(function, "func", function).__name__  # a partial has none
         return adapted
 
     def _sent(self, name: str, value: Any) -> Any:

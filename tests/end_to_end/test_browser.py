@@ -343,6 +343,7 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history-open").click()
         expect(page.locator("#history-open")).to_have_text("Verlauf")
+        page.locator("#history li button").first.click()
         expect(page.locator("#history small").first).to_contain_text("Umriss · Seed")
 
 
@@ -492,6 +493,9 @@ def test_older_settings_can_be_restored_while_drawing(slow_page: Page):
     slow_page.evaluate(NOTE_STOP_GONE)
     slow_page.locator("#history-open").click()
     slow_page.locator("#history li button").last.click()
+    expect(slow_page.locator("#history [data-detail] img")).to_be_visible()
+    expect(slow_page.locator("#steps input[type=number]")).to_have_value("50")
+    slow_page.locator("#history [data-use]").click()
     expect(slow_page.locator("#steps input[type=number]")).to_have_value("1")
     await_answer(slow_page)
     assert not slow_page.evaluate("stopGone")
@@ -510,6 +514,9 @@ SPOILT = [
     {"look": {"a": 1}},
     {"look": None},
     {"said": None},
+    {"favourite": "yes"},
+    {"gone": {"0": 1}},
+    {"gone": [-1]},
     {"id": {"a": 1}},
     {"at": "yesterday"},
     {"at": 1e300},
@@ -538,7 +545,7 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
         whole, separators=(",", ":")
     )
     page.locator("#history li button").nth(1).click()
-    expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
+    expect(page.locator("#history [data-prompt]")).to_have_text(PROMPT)
 
 
 @pytest.mark.slow

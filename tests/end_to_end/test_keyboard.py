@@ -88,12 +88,26 @@ def test_from_a_prompt_to_an_earlier_request(page: Page):
     press("Tab")  # the filmstrip is one stop on the way
     expect(page.locator("#history-open")).to_be_focused()
     press("Enter")
-    go(page, "#history li:last-child")
+    go(page, "#history li")  # the grid is one stop, too
+    press("End")
+    expect(page.locator("#history li button").last).to_be_focused()
+    press("ArrowLeft")
+    press("ArrowRight")
+    press("Enter")
+    expect(page.locator("#gallery .caption-label").first).to_contain_text(f"Seed {first}")
+    expect(steps).to_have_value(str(STEPS - 3))
+    assert page.evaluate(IS_SEEN)
+    go(page, "#history [data-use]")
     press("Enter")
     expect(steps).to_have_value(str(STEPS))
     expect(page.locator("#style input").first).to_be_checked()
-    expect(page.locator("#gallery .caption-label").first).to_contain_text(f"Seed {first}")
-    assert page.evaluate(IS_SEEN)
+    go(page, "#history li", "Shift+Tab")
+    press("Delete")
+    expect(page.locator("#history li")).to_have_count(1)
+    expect(page.locator("#history li button")).to_be_focused()
+    page.get_by_role("button", name=i18n.UNDO).press("Enter")
+    expect(page.locator("#history li")).to_have_count(2)
+    expect(page.locator("#history li button").last).to_be_focused()
 
 
 @pytest.mark.slow

@@ -255,63 +255,75 @@ def test_a_reload_with_an_open_picture_leaves_no_dead_entry(page: Page):
 # --- history ---
 
 
+def note(page: Page) -> Locator:
+    return page.locator("#history [data-note]")
+
+
 @pytest.mark.slow
 def test_a_filmstrip_leads_back_to_earlier_requests_of_the_visit(page: Page):
-    history, film = page.locator("#history"), page.locator("#history [role=toolbar] button")
+    film, current = page.locator("#history [role=toolbar] button"), ("aria-current", "true")
     draw(page, "a red star")
     drawn = page.locator("#gallery .caption-label").all_inner_texts()
-    expect(page.locator("#history li img")).to_have_count(1)
-    expect(history).to_be_hidden()  # there is nothing to choose from
+    expect(film).to_have_count(1)
     draw(page, "a yellow moon")
     expect(film).to_have_count(2)
     expect(film.first).to_have_accessible_name("a yellow moon")
     expect(film.first).to_have_attribute("title", "a yellow moon")
-    expect(film.first).to_have_attribute("aria-current", "true")
+    expect(film.first).to_have_attribute(*current)
     expect(film.first.locator("img")).to_have_js_property("naturalWidth", 4 * 96)
+    page.locator("#prompt textarea").fill("my own words")
     film.nth(1).scroll_into_view_if_needed()
     film.nth(1).click()
-    expect(page.locator("#prompt textarea")).to_have_value("a red star")
     expect(page.locator("#gallery .caption-label").first).to_have_text(drawn[0])
     expect(page.locator("#gallery .thumbnail-lg").first).to_be_in_viewport(ratio=0.9)
-    expect(film.nth(1)).to_have_attribute("aria-current", "true")
+    expect(page.locator("#prompt textarea")).to_have_value("my own words")
+    expect(film.nth(1)).to_have_attribute(*current)
     expect(film.nth(1)).to_be_focused()
+    expect(page.locator("#history [data-detail] img")).to_be_hidden()
     opens(page, page.reload)
     expect(film).to_have_count(2)
 
 
-def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Page):
-    history = page.locator("#history")
-    expect(history).to_be_hidden()
+def test_history_shows_pictures_and_gives_settings_until_it_is_cleared(page: Page):
+    history, detail = page.locator("#history"), page.locator("#history [data-detail]")
+    expect(page.locator("#history-open")).to_be_hidden()
     draw(page, "<img src=x onerror=alert(1)> a moon")
     drawn = page.locator("#gallery .caption-label").all_inner_texts()
     entries = history.locator("li button")
-    expect(entries.first).to_be_hidden()  # the list is closed
+    expect(entries.first).to_be_hidden()  # the grid is closed
     expect(entries.locator("img")).to_have_count(1)
     draw(page, "a star")
-    expect(history).to_be_visible()
 
     page.reload()
     expect(page.locator("#gallery .caption-label").first).to_contain_text("a star")
+    expect(page.locator("#prompt textarea")).to_have_value("a star")
     history.get_by_role("button", name=i18n.HISTORY, exact=True).focus()
     page.keyboard.press("Enter")
-    expect(entries).to_have_count(2)
     expect(entries.locator("img")).to_have_count(2)
-    expect(entries.locator("img").first).to_have_js_property("naturalWidth", 4 * 96)
-    expect(entries.nth(1).locator("span")).to_have_text("<img src=x onerror=alert(1)> a moon")
+    expect(entries.first).to_have_attribute("data-count", "4")
+    expect(entries.nth(1)).to_have_attribute("title", "<img src=x onerror=alert(1)> a moon")
+    expect(detail).to_be_hidden()
     entries.nth(1).focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#prompt textarea")).to_have_value("<img src=x onerror=alert(1)> a moon")
+    expect(detail.locator("[data-prompt]")).to_have_text("<img src=x onerror=alert(1)> a moon")
+    expect(detail.locator("small")).to_contain_text("Steps ")
     expect(page.locator("#gallery .caption-label").first).to_have_text(drawn[0])
     assert page.locator("#gallery .caption-label").all_inner_texts() == drawn
+    expect(page.locator("#prompt textarea")).to_have_value("a star")
+    expect(page.locator("#status")).not_to_contain_text(i18n.TAKEN_OVER)
+
+    detail.get_by_role("button", name=i18n.USE_SETTINGS).click()
+    expect(page.locator("#prompt textarea")).to_have_value("<img src=x onerror=alert(1)> a moon")
+    expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     open_advanced(page)
     expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
     expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).not_to_be_checked()
 
     history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
     expect(entries).to_have_count(0)
-    undo = history.get_by_role("button", name=i18n.UNDO)
+    undo = note(page).get_by_role("button", name=i18n.UNDO)
     expect(undo).to_be_focused()
-    expect(history).to_have_text(f"{i18n.HISTORY_CLEARED} {i18n.UNDO}", use_inner_text=True)
+    expect(note(page)).to_contain_text(i18n.HISTORY_CLEARED, use_inner_text=True)
     page.keyboard.press("Enter")
     expect(entries.locator("img")).to_have_count(2)
     expect(history.locator("[role=toolbar] button")).to_have_count(2)
@@ -321,8 +333,108 @@ def test_history_brings_settings_and_pictures_back_until_it_is_cleared(page: Pag
     history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
     page.reload()
     expect(page.locator("#gallery .caption-label").first).to_be_visible()
-    expect(history).to_be_hidden()
+    expect(page.locator("#history-open")).to_be_hidden()
     assert page.evaluate("Object.keys(localStorage).filter((key) => /history/.test(key))") == []
+
+
+ENTRY = {"link": "?prompt=a%20moon&steps=3", "said": "Seed 7"}
+
+
+@pytest.mark.slow
+def test_favourites_are_bounded_and_stay(page: Page):
+    favourites = {f"f{i}": ENTRY | {"id": f"f{i}", "at": i, "favourite": True} for i in range(100)}
+    others = {f"i{i}": ENTRY | {"id": f"i{i}", "at": 1000 + i} for i in range(30)}
+    keep_history(page, favourites | others)
+    opens(page, page.reload)
+    entries, keep = page.locator("#history li button"), page.locator("#history [data-keep]")
+    draw(page)  # takes the place of the oldest that is no favourite
+    expect(entries).to_have_count(130)
+    page.locator("#history-open").click()
+    entries.nth(1).click()
+    keep.click()
+    expect(note(page)).to_contain_text(i18n.FAVOURITES_FULL)
+    expect(note(page).get_by_role("button", name=i18n.UNDO)).to_be_hidden()
+    expect(keep).to_have_attribute("aria-pressed", "false")
+    entries.last.click()
+    keep.click()
+    expect(keep).to_have_attribute("aria-pressed", "false")
+    clear = page.get_by_role("button", name=i18n.CLEAR_HISTORY)
+    expect(clear).to_contain_text(i18n.FAVOURITES_STAY)
+    clear.click()
+    expect(entries).to_have_count(99)
+    expect(entries.first).to_have_accessible_name(f"a moon, {i18n.FAVOURITE}")
+
+
+@pytest.mark.slow
+def test_an_entry_is_deleted_and_brought_back(page: Page):
+    keep_history(page, {f"i{i}": ENTRY | {"id": f"i{i}", "at": i} for i in range(3)})
+    opens(page, page.reload)
+    page.locator("#history-open").click()
+    entries = page.locator("#history li button")
+    entries.nth(1).click()
+    page.locator("#history [data-delete]").click()
+    expect(entries).to_have_count(2)
+    expect(page.locator("#history [data-detail]")).to_be_hidden()
+    expect(note(page)).to_contain_text(i18n.ENTRY_DELETED)
+    page.get_by_role("button", name=i18n.UNDO).click()
+    expect(entries).to_have_count(3)
+    page.locator("#history [data-delete]").click()
+    page.get_by_role("button", name=i18n.CLOSE, exact=True).click()
+    expect(note(page)).to_be_hidden()
+    opens(page, page.reload)
+    expect(entries).to_have_count(2)
+
+
+# Calls the history of the page by the name of a function.
+OF_HISTORY = """async ([name, ...values]) => {
+  const links = [...document.querySelectorAll("link[rel=modulepreload]")].map(({ href }) => href);
+  const { appOf } = await import(links.find((href) => href.endsWith("static/app.js")));
+  return appOf(document.querySelector("#prompt")).history[name](...values);
+}"""
+
+
+def delete_picture(page: Page, index: int) -> None:
+    key = page.locator("#picture-texts article").nth(index).get_attribute("data-key")
+    page.evaluate(OF_HISTORY, ["remove", key])
+
+
+@pytest.mark.slow
+def test_one_picture_is_deleted_and_stays_away_until_undo(page: Page):
+    draw(page, "a yellow moon")
+    pictures, captions = page.locator("#gallery .thumbnail-lg"), page.locator(".caption-label")
+    film = page.locator("#history [role=toolbar] img")
+    expect(film).to_have_count(1)
+    drawn = captions.all_inner_texts()
+    pictures.nth(1).click()
+    delete_picture(page, 1)
+    expect(pictures).to_have_count(3)
+    expect(page.locator("#gallery .preview .caption")).to_have_text(drawn[2])  # the next one
+    expect(film).to_have_js_property("naturalWidth", 3 * 96)
+    expect(note(page)).to_contain_text(i18n.PICTURE_DELETED)
+    page.get_by_role("button", name=i18n.UNDO).click()
+    expect(pictures).to_have_count(4)
+    expect(film).to_have_js_property("naturalWidth", 4 * 96)
+
+    for left in (3, 2):
+        delete_picture(page, 1)
+        expect(page.locator("#picture-texts article")).to_have_count(left)
+    expect(film).to_have_js_property("naturalWidth", 2 * 96)
+    opens(page, page.reload)
+    expect(captions).to_have_text([drawn[0], drawn[3]], use_inner_text=True)
+    draw(page, "a red star")
+    page.locator("#history [role=toolbar] button").nth(1).click()
+    expect(captions).to_have_text([drawn[0], drawn[3]], use_inner_text=True)
+
+    page.evaluate(OF_HISTORY, ["toggleKept"])
+    assert page.evaluate(OF_HISTORY, ["isKept"])
+    for left in (1, 0):
+        delete_picture(page, 0)
+        expect(page.locator("#picture-texts article")).to_have_count(left)
+    expect(page.locator("#history li")).to_have_count(1)
+    expect(page.locator("#cards")).to_be_visible()
+    page.get_by_role("button", name=i18n.UNDO).click()
+    expect(page.locator("#history li")).to_have_count(2)
+    expect(captions).to_have_text([drawn[3]], use_inner_text=True)
 
 
 @pytest.mark.slow
@@ -351,11 +463,14 @@ def test_history_is_one_browsers_own_bounded_and_no_wider_than_a_phone(
         expect(page.locator("#history li")).to_have_count(30)
         assert width_needed(page) == 390
         page.locator("#history li button").nth(1).click()  # its pictures are gone by now
-        expect(page.locator("#prompt textarea")).to_have_value("w" * 300)
-        expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
+        expect(page.locator("#history [data-prompt]")).to_have_text("w" * 300)
+        expect(page.locator("#history [data-detail]")).to_contain_text(i18n.NOT_KEPT)
+        expect(page.locator("#prompt textarea")).to_have_value(PROMPT)
         expect(page.locator("#gallery .thumbnail-lg")).to_have_count(4)
+        assert width_needed(page) == 390
     with opened(browser, address) as other:  # another visitor's browser
-        expect(other.locator("#history")).to_be_hidden()
+        expect(other.locator("#history-open")).to_be_hidden()
+        expect(other.locator("#history")).to_contain_text(i18n.HISTORY_EMPTY)
 
 
 @pytest.mark.slow

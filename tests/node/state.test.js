@@ -200,3 +200,8 @@ test("a new picture to start from is edited until drawing begins, and after that
   assert.ok(!after(changed).editing); // the tab kept it
   assert.ok(!after(["edit", { editing: true }]).editing); // there is none
 });
+
+test("the fields before settings are taken are kept", () => {
+  const fields = { prompt: "a star" };
+  assert.equal(after(["taking", { fields }]).before, fields);
+});

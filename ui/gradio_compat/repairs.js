@@ -5,13 +5,6 @@ import { alone, forEachApp } from "../static/app.js";
 // Translates texts that Gradio has in English only, or does not translate. # stands for a number.
 const translate = (app) => {
   const { names } = app.data;
-  for (const part of app.all("#history [data-named]")) {
-    part.dataset.named ||= part.textContent;
-    part.textContent = names[part.dataset.named] ?? part.dataset.named;
-  }
-};
-const translateControls = (app) => {
-  const { names } = app.data;
   for (const part of app.all("#gallery button, .reset-button")) {
     for (const attribute of ["aria-label", "title"]) {
       const english = part.getAttribute(attribute) ?? "";
@@ -55,9 +48,8 @@ forEachApp((app) => app.whenOpen(() => {
     rename(app);
     tellOpen(app);
     direct(app);
-    translateControls(app);
+    translate(app);
   };
-  translate(app);
   // These parts change when they are used; what else is repaired is there from the beginning.
   const attributeFilter = ["aria-label", "class"];
   app.watch("#gallery", repair, { subtree: true, attributeFilter });

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
@@ -79,6 +79,7 @@ class Run:
             page has lost sight of the request meanwhile.
         entry: the request's entry in the history.
         start: the browser's id of the picture that the request starts from, "" for none.
+        gone: the places of the pictures that the visitor deleted, as numbers from 0.
     """
 
     id: str
@@ -86,11 +87,16 @@ class Run:
     began: float | None = None
     entry: dict[str, Any] = field(default_factory=dict)
     start: str = ""
+    gone: Collection[str] = ()
 
     def told(self, **entry: Any) -> dict[str, Any]:
         """Return what the browser is told of the request, with these parts of its entry."""
         new_entry = self.entry | entry
         return {"request": self.id} | ({"entry": new_entry} if new_entry else {})
+
+    def left(self, items: Iterable[Any]) -> list[Any]:
+        """Return one item for each picture of the request that was not deleted."""
+        return [item for place, item in enumerate(items) if str(place) not in self.gone]
 
 
 def draws(
@@ -255,12 +261,11 @@ class Drawing:
         )
 
     async def chosen(self, call: Call) -> Updates:
-        """Restore the settings of the entry of the history that was chosen.
-
-        If its pictures are still kept, they are shown again.
-        """
-        updates, request_id = history.restored(call, self._generator.facts, self._styles)
-        return {**updates, **(await self._shown(call, request_id, in_sight=False) or {})}
+        """Show the pictures of the entry of the history that was chosen, if they are kept."""
+        request_id = text_of(call.details.get("id"))
+        return await self._shown(call, request_id, in_sight=False) or {
+            "relay": {"entry": {"id": request_id, "forgotten": True}}
+        }
 
     async def again(self, call: Call) -> Updates:
         """Show the request that this page followed before, and let the page follow it again."""
@@ -275,15 +280,19 @@ class Drawing:
         return updates or {"status": status.note(i18n.LOST) | {"ends": request_id}}
 
     async def _shown(self, call: Call, request_id: str, *, in_sight: bool) -> Updates | None:
-        """Return updates with what a request has come to; None if the request is forgotten."""
+        """Return updates with what a request has come to; None if the request is forgotten.
+
+        The browser tells which of its pictures were deleted.
+        """
         try:
             # It may have been stopped because its visitor was away for too long.
             await self._generator.take_up(request_id)
             events = await self._so_far(request_id)
             run = self._run_of(request_id)
+            run.gone = text_of(call.details.get("gone")).split(",")
             if not in_sight:
                 run.began = None
-                run.entry = {}  # the browser has it, or it was cleared
+                run.entry = {"id": run.id}  # the browser has the rest, or it was cleared
             # A thread, so that a slow disk does not hold up others.
             return await asyncio.to_thread(self._come_to, run, events, embeds(call))
         except RequestError as error:
@@ -395,7 +404,7 @@ class Drawing:
         """Save the finished pictures, and return the updates that show them."""
         fields, styles = run.fields, self._styles
         pictures = saved_pictures.save(
-            [event for event in events if isinstance(event, Image)],
+            run.left(event for event in events if isinstance(event, Image)),
             styles.values() if fields is None else [styles[fields.style]],
             embed,
             ALL if fields is None else fields.images,
@@ -405,8 +414,8 @@ class Drawing:
         count = i18n.text("pictures", count=len(pictures))
         text = i18n.text("finished", pictures=count, seconds=seconds)
         line = status.drawn(text, i18n.END_LEFT_OUT if done.truncated else "", run.id)
-        drawn = history.drawn(run.id, [picture.path for picture in pictures])
-        return {"status": line, "relay": run.told(**drawn), **self._in_gallery(pictures)}
+        entry = run.told(id=run.id, drawn=[picture.key for picture in pictures])
+        return {"status": line, "relay": entry, **self._in_gallery(pictures)}
 
     def _in_gallery(self, pictures: list[Picture]) -> dict[str, Any]:
         """Return the updates that show pictures in the gallery, and the panel of an opened one."""
@@ -415,24 +424,20 @@ class Drawing:
 
     def _unfinished(self, run: Run, events: Sequence[Event]) -> Updates:
         """Return the latest previews for the gallery; without any, it keeps the older pictures."""
-        previews: Sequence[bytes] = ()
-        done = total = 0
-        for event in events:
-            if isinstance(event, Preview):
-                previews = event.jpegs
-            elif isinstance(event, Step):
-                done, total = event.done, event.total
-        if not previews:
+        newest_first = events[::-1]
+        preview = next((event for event in newest_first if isinstance(event, Preview)), None)
+        step = next((event for event in newest_first if isinstance(event, Step)), Step(0, 0))
+        if preview is None or not preview.jpegs:
             return {}
-        paths = saved_pictures.save_previews(previews)
+        paths = saved_pictures.save_previews(preview.jpegs)
         if run.fields is None:  # they cannot be finished
-            caption = i18n.text("unfinished", done=done, total=total)
+            caption = i18n.text("unfinished", done=step.done, total=step.total)
             return self._in_gallery([]) | {"gallery": [(str(path), caption) for path in paths]}
         request = self._request(run.fields, Visitor("", ""), blank=True)
-        unfinished = Unfinished(done, total, run.fields, run.start)
+        unfinished = Unfinished(step.done, step.total, run.fields, run.start)
         pictures = saved_pictures.unfinished(paths, request, self._generator.facts, unfinished)
-        text = i18n.text("stopped_at", done=done, total=total)
-        return self._in_gallery(pictures) | {"status": status.stopped(text)}
+        text = i18n.text("stopped_at", done=step.done, total=step.total)
+        return self._in_gallery(run.left(pictures)) | {"status": status.stopped(text)}
 
     async def _finished(self, request_id: str) -> tuple[list[Image], Done]:
         progress = gr.Progress()

@@ -1,84 +1,126 @@
 """The history: this browser's own requests, which are kept in the browser.
 
-A filmstrip under the gallery shows the pictures of this visit's requests, and a list shows all
-requests. This module tells both about requests, and restores the settings of an entry that is
-chosen. An entry holds its settings as the query of a link, which is read like any other link.
+A filmstrip shows this visit's requests, and a grid shows all. Choosing one shows its pictures and
+changes no field; its settings are taken by an event of their own. An entry holds them as the query
+of a link, which is read like any other link.
 """
 
-from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
 import gradio as gr
 
-from pipeline.facts import Facts
+from serving.generator import Generator
 from ui import i18n, scripts, status
 from ui.form import link
 from ui.form.fields import Fields
+from ui.pictures import picture_panel
 from ui.samples.styles import NONE, Style
 from ui.wiring import Call, Updates, Wiring
 
-# Texts that the markup has in English, and `repairs.js` translates.
-TEXTS = ("HISTORY", "HISTORY_INFO", "CLEAR_HISTORY", "HISTORY_CLEARED", "UNDO")
+_MARKUP = """
+<div data-strip hidden>
+  <div role="toolbar" aria-labelledby="history-open"></div>
+  <button type="button" id="history-open" aria-expanded="false" aria-controls="history-list"
+    >{HISTORY}</button>
+</div>
+<div id="history-list" data-list hidden><ol></ol></div>
+<div data-detail hidden>
+  <img alt="" hidden>
+  <p data-prompt dir="auto"></p>
+  <small></small>
+  <p role="status"><span data-forgotten hidden>{NOT_KEPT}</span></p>
+  <div>
+    <button type="button" data-use>{USE_SETTINGS}</button>
+    <button type="button" data-keep aria-pressed="false">{FAVOURITE}</button>
+    <button type="button" data-delete>{DELETE}</button>
+  </div>
+</div>
+<p data-foot hidden>
+  <span>{HISTORY_INFO}</span>
+  <button type="button" data-clear><span>{CLEAR_HISTORY}</span>
+    <span data-stay hidden>{FAVOURITES_STAY}</span></button>
+</p>
+<p data-empty hidden>{HISTORY_EMPTY}</p>
+<div data-note popover="manual"><p role="status">
+    <span data-said="cleared" hidden>{HISTORY_CLEARED}</span>
+    <span data-said="entry" hidden>{ENTRY_DELETED}</span>
+    <span data-said="picture" hidden>{PICTURE_DELETED}</span>
+    <span data-said="full" hidden>{FAVOURITES_FULL}</span>
+  </p>
+  <button type="button" data-undo>{UNDO}</button>
+  <button type="button" data-close>{CLOSE}</button>
+</div>
+"""
+_OF_GALLERY = ("gallery", "pictures", "texts")
 
 
 def layout(wiring: Wiring) -> None:
-    """Lay out the filmstrip and the closed list, which are hidden until there is a choice."""
-    title, info, clear, cleared, undo = (escape(getattr(i18n, name)) for name in TEXTS)
-    part = gr.HTML(
-        html_template='<div data-strip hidden><div role="toolbar" aria-labelledby="history-open">'
-        '</div><button type="button" id="history-open" aria-expanded="false" '
-        f'aria-controls="history-list" data-named>{title}</button></div>'
-        f'<div id="history-list" data-list hidden><p data-named>{info}</p><ol></ol>'
-        f'<button type="button" data-clear data-named>{clear}</button></div>'
-        f'<p data-cleared role="status" hidden><span data-named>{cleared}</span> '
-        f'<button type="button" data-undo data-named>{undo}</button></p>',
-        js_on_load=scripts.part("history"),
-        apply_default_css=False,
-        elem_id="history",
+    """Lay out the history, which is hidden until something was asked for."""
+    wiring.add(
+        "history",
+        gr.HTML(
+            _MARKUP.format_map(i18n.LANGUAGES[i18n.language()]),
+            js_on_load=scripts.part("history", "use", "drop", "undrop"),
+            apply_default_css=False,
+            elem_id="history",
+        ),
     )
-    wiring.add("history", part)
+    wiring.add("dropped", gr.State([]))  # the pictures before one was deleted, for Undo
+
+
+def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
+    """Take the settings of an entry, and delete single pictures, at the visitor's wish."""
+    use = partial(used, generator=generator, styles=styles)
+    wiring.on("history.use", use, updates=[*Fields._fields, "status"])
+    drop, undrop = partial(without, generator=generator), partial(restored, generator=generator)
+    wiring.on("history.drop", drop, reads=["pictures"], updates=[*_OF_GALLERY, "dropped"])
+    wiring.on("history.undrop", undrop, reads=["dropped"], updates=_OF_GALLERY)
 
 
 def asked(request_id: str, fields: Fields) -> dict[str, Any]:
-    """Return the new entry of the list for a request that was sent."""
+    """Return the new entry of the history for a request that was sent."""
     return {"id": request_id, "link": link.to_query(fields), "said": _summary(fields)}
 
 
 def _summary(fields: Fields) -> str:
     """Return a request's settings in one line."""
     guidance = float(f"{fields.guidance_scale:g}")
-    values: dict[str, Any] = {"seed": fields.seed}
-    if fields.recipe:  # it sets the others
-        values["recipe"] = fields.recipe
-    else:
-        values["num_inference_steps"] = fields.steps
-        values["guidance_scale"] = int(guidance) if guidance.is_integer() else guidance
+    of_steps = {
+        "num_inference_steps": fields.steps,
+        "guidance_scale": int(guidance) if guidance.is_integer() else guidance,
+    }
+    # A recipe sets the others.
+    values = {"seed": fields.seed, **({"recipe": fields.recipe} if fields.recipe else of_steps)}
     parts = [f"{i18n.SETTINGS[name].label} {i18n.written(value)}" for name, value in values.items()]
     style = [] if fields.style == NONE else [i18n.STYLES[fields.style]]
     return " · ".join([*style, *parts])
 
 
-def drawn(request_id: str, files: Sequence[Path]) -> dict[str, Any]:
-    """Return the message that tells the list which files hold a request's finished pictures."""
-    return {"id": request_id, "drawn": [f"{file.parent.name}/{file.name}" for file in files]}
-
-
-def restored(call: Call, facts: Facts, styles: Mapping[str, Style]) -> tuple[Updates, str]:
-    """Return updates with the settings of a chosen entry, and the id of its request."""
-    query, request_id = _chosen(call.data)
-    result = link.from_query(dict(parse_qsl(query)), facts, styles)
+def used(call: Call, generator: Generator, styles: Mapping[str, Style]) -> Updates:
+    """Return the updates that put the settings of an entry, told by its link, into the fields."""
+    query = str(call.details.get("link")).removeprefix("?")
+    result = link.from_query(dict(parse_qsl(query)), generator.facts, styles)
     if result is None:
-        return {}, ""
-    values, notes = result
-    updates = values.shown() | {"gallery": gr.Gallery(selected_index=None)}
-    return updates | {"status": status.taken_over(notes)}, request_id
+        return {}
+    fields, notes = result
+    return fields.shown() | {"status": status.taken_over(notes)}
 
 
-def _chosen(data: object) -> tuple[str, str]:
-    """Return the query and the id of the entry that a browser chose; `data` may be anything."""
-    values = data if isinstance(data, dict) else {}
-    query, request_id = (str(values.get(name) or "") for name in ("link", "id"))
-    return query.removeprefix("?"), request_id
+def without(call: Call, generator: Generator) -> Updates:
+    """Return the updates that take a picture, told by its key, out of the gallery.
+
+    The browser also tells the place of the picture to open then, if any.
+    """
+    pictures, key = call.values["pictures"], call.details.get("key")
+    left = [picture for picture in pictures if picture.key != key]
+    shown = picture_panel.in_gallery(left, generator.facts)
+    gallery = gr.Gallery(shown["gallery"], selected_index=call.details.get("open"))
+    return shown | {"gallery": gallery, "dropped": pictures}
+
+
+def restored(call: Call, generator: Generator) -> Updates:
+    """Return the updates that bring the picture back that was deleted last."""
+    return picture_panel.in_gallery(call.values["dropped"], generator.facts)

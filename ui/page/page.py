@@ -179,8 +179,8 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     link.connect(wiring, generator, styles)
     # Another may follow before the last has ended.
     several: dict[str, Any] = {"trigger_mode": "multiple"}
-    all_names = [*fields, *UPDATED]
-    wiring.on("history.select", drawing.chosen, tells=(), updates=all_names, **several)
+    wiring.on("history.select", drawing.chosen, tells=(), updates=UPDATED, **several)
+    history.connect(wiring, generator, styles)
     components.connect(wiring, generator)
     chips.connect(wiring, generator)
     wiring.on("relay.request_kept", drawing.again, tells=(), updates=UPDATED)
@@ -193,11 +193,9 @@ def _header(facts: Facts, kind: Kind) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
     # `data-masks` says that requests need a picture and a mask.
-    names = {i18n.LANGUAGES["en"][name]: getattr(i18n, name) for name in history.TEXTS}
-    names |= i18n.CONTROLS
     pictures = sample_pictures.STYLES.addresses(kind)
-    page_data = {"names": names, "pictures": pictures, "most": restore.MOST_BYTES}
-    page_data |= {"looks": looks.texts(), "live": live.texts()}
+    page_data = {"names": i18n.CONTROLS, "pictures": pictures, "most": restore.MOST_BYTES}
+    page_data |= {"looks": looks.texts(), "live": live.texts(), "prompt": i18n.PROMPT_BUTTONS}
     data = json.dumps(page_data | {"actions": i18n.ACTIONS, "status": i18n.STATUS})
     title = i18n.text("title", family=facts.family)
     line = i18n.DEMO if kind is Kind.MINIATURE else facts.name

@@ -36,14 +36,16 @@ _FIELDS = (
 
 def layout(wiring: Wiring, name: str) -> None:
     """Lay out the line under a field; the name is the id of the line's element too."""
-    line = gr.HTML(
-        status.EMPTY,
-        js_on_load=scripts.part("reading"),
-        elem_id=name,
-        elem_classes=["reading"],
-        padding=False,
+    wiring.add(
+        name,
+        gr.HTML(
+            status.EMPTY,
+            js_on_load=scripts.part("reading"),
+            elem_id=name,
+            elem_classes=["reading"],
+            padding=False,
+        ),
     )
-    wiring.add(name, line)
 
 
 def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -> None:
@@ -53,8 +55,7 @@ def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -
         # A text field that was never in view may be sent as None.
         fields = Fields(**{name: v for name, v in call.values.items() if v is not None})
         address = Visitor.behind(call.sender).address
-        lines = await told(fields, address, generator, styles)
-        return dict(zip(LINES, lines, strict=True))
+        return dict(zip(LINES, await told(fields, address, generator, styles), strict=True))
 
     wiring.on(
         " ".join(f"{name}.change" for name in _FIELDS),
@@ -85,7 +86,7 @@ async def told(
         steps = _steps(fields, model)
         html_lines = [
             await _line(texts, typed, fields.prompt_syntax, steps, address, model, generator)
-            for texts, typed in ((prompts, untagged), (negatives, [negative]))
+            for texts, typed in ((prompts, untagged), (negatives, [negative] if negatives else []))
         ]
     except (InputError, RequestError):  # Generate tells why
         return status.EMPTY, status.EMPTY
@@ -94,12 +95,11 @@ async def told(
 
 def _steps(fields: Fields, facts: Facts) -> int:
     """Return the number of steps that the fields ask for, which may be any."""
-    typed_steps, timesteps = fields.steps, fields.timesteps
-    steps = int(min(typed_steps if typed_steps >= 1 else 1, facts.max_inference_steps))
+    steps = int(min(fields.steps if fields.steps >= 1 else 1, facts.max_inference_steps))
     request = GenerateRequest(
         "",
         num_inference_steps=None if fields.recipe else steps,
-        timesteps=timesteps,
+        timesteps=fields.timesteps,
         recipe=fields.recipe,
     )
     return min(max(with_recipe(request, facts.recipes).steps, 1), facts.max_inference_steps)
@@ -117,15 +117,16 @@ async def _line(
     """Return the HTML about texts, which are the `typed` ones with the words of the style."""
     workers = readers.of_prompts()
     readings: list[str] = []
-    lengths: list[Length] = []
-    for text in texts:
+    lengths: list[tuple[Length, str]] = []  # and the words of the style after the visitor's
+    for text, words in zip(texts, typed, strict=True):
         readings += await workers.run(address, partial(_read, text, syntax, steps))
         async with workers.turn(address):
             length = await generator.measure(text, syntax, steps)
-        lengths += [] if length is None else [length]
-    longest = max(lengths, key=lambda length: length.tokens, default=None)
+        added = text[text.rfind(words) + len(words) :]
+        lengths += [] if length is None else [(length, added)]
+    longest, added = max(lengths, key=lambda pair: pair[0].tokens, default=(None, ""))
     unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, model))
-    html = status.reading([*dict.fromkeys(readings)]) + status.length(longest)
+    html = status.reading([*dict.fromkeys(readings)]) + status.length(longest, added)
     return html + status.unknown(unknown)
 
 
@@ -133,12 +134,11 @@ def _unknown(texts: Sequence[str], syntax: str, steps: int, model: Facts) -> lis
     """Return the words of texts that the model does not know."""
     if not model.words:
         return []
-    words = unknown_words([explain(text, syntax, steps) for text in texts], model.words)
     # LoRAs and embeddings bring words of their own.
     added_words = [word for lora in model.loras for word in lora.words]
     added_words += [embedding.name for embedding in model.embeddings]
-    known_words = f" {' '.join(added_words).replace(',', ' ').lower()} "
-    return [word for word in words if f" {word.lower()} " not in known_words]
+    known_words = [*model.words, *" ".join(added_words).replace(",", " ").split()]
+    return unknown_words([explain(text, syntax, steps) for text in texts], known_words)
 
 
 def _read(text: str, syntax: str, steps: int) -> list[str]:

@@ -1,11 +1,12 @@
-// The filmstrip of this visit's requests, and the list of all.
+// The filmstrip of this visit's requests, and the grid of all. A click shows what an entry is; its
+// settings are taken by a button only.
 import { make, pause } from "./app.js";
-import { addToVisit, find, isOfVisit, look, read, remove, write } from "./entries.js";
-
-const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+import {
+  addToVisit, find, goneOf, hasRoomForFavourites, isOfVisit, look, promptOf, read, remove, without, write,
+} from "./entries.js";
 
 const isPicture = (address) => address?.startsWith("data:image/jpeg;");
-const promptOf = (entry) => new URLSearchParams(entry.link).get("prompt") ?? "";
+const isRemoval = (key) => key === "Delete" || key === "Backspace";
 
 // Scrolls so that the top of a part can be seen, if it cannot.
 const bringIntoView = (part) => {
@@ -13,78 +14,228 @@ const bringIntoView = (part) => {
   if (top < 0 || top > innerHeight / 2) part.scrollIntoView({ block: "start" });
 };
 
+// Returns the button to which a key leads from another one of a grid; undefined at its edges.
+const next = (buttons, from, key) => {
+  const topOf = (button) => button.getBoundingClientRect().top;
+  const columns = buttons.filter((button) => topOf(button) === topOf(buttons[0])).length;
+  const at = buttons.indexOf(from);
+  return buttons[{
+    ArrowLeft: at - 1,
+    ArrowRight: at + 1,
+    ArrowUp: at - columns,
+    ArrowDown: at + columns,
+    Home: 0,
+    End: buttons.length - 1,
+  }[key]];
+};
+
 export const begin = (app, { element, trigger }) => {
-  const [strip, list, note] = ["strip", "list", "cleared"].map((name) => (
-    element.querySelector(`[data-${name}]`)
-  ));
+  const part = (name) => element.querySelector(`[data-${name}]`);
+  const [strip, list, detail, foot, note] = ["strip", "list", "detail", "foot", "note"].map(part);
   const film = strip.querySelector("[role=toolbar]");
+  const grid = list.querySelector("ol");
   const opener = strip.querySelector("#history-open");
-  const entered = new Set(); // ids of requests, including entries that were cleared since
-  let shownId = null; // id of the request whose pictures were announced last
-  let cleared = []; // entries that Undo brings back
+  const entered = new Set(); // ids of requests, including entries that were deleted since
+  const forgotten = new Set(); // ids of requests whose pictures the server no longer keeps
+  const listeners = [];
+  let followedId = null; // id of the request that was announced last
+  let drawnId = null; // id of the request whose pictures were announced last
+  let chosenId = null; // id of the entry that was chosen
+  let isAwaited = false; // whether the pictures of that entry are to come into view
+  let deleted = []; // entries as they were, which Undo brings back
+  let undrop = () => {}; // what Undo brings back besides
 
-  // Returns a button that brings a request back, with its pictures on it.
-  const buttonOf = (entry) => {
-    const button = make("button", { type: "button", "data-request": entry.id });
-    if (isPicture(entry.look)) button.append(make("img", { src: entry.look, alt: "" }));
-    button.addEventListener("click", () => {
-      // While a request is drawn its pictures stay in view: without an id, only settings return.
-      const id = app.store.state.running ? "" : entry.id;
-      trigger("select", { link: entry.link, id });
-      bringIntoView(app.find("#stage"));
+  // Returns the id of the request whose pictures are in the gallery.
+  const inGallery = () => {
+    const first = app.find("#picture-texts article");
+    if (!first) return null;
+    return first.matches('[data-kind~="unfinished"]') ? followedId : drawnId;
+  };
+
+  // --- what is shown ---
+
+  const tile = (entry) => {
+    const prompt = promptOf(entry);
+    const star = entry.favourite ? `, ${part("keep").textContent}` : "";
+    const button = make("button", {
+      type: "button",
+      title: prompt,
+      "aria-label": prompt + star,
+      "aria-current": entry.id === (chosenId ?? followedId) && "true",
+      "data-favourite": Boolean(entry.favourite),
+      "data-request": entry.id,
     });
+    if (isPicture(entry.look)) {
+      const image = make("img", { src: entry.look, alt: "" });
+      image.addEventListener("load", () => {
+        const count = Math.round(image.naturalWidth / image.naturalHeight);
+        if (count > 1) button.dataset.count = count;
+      });
+      button.append(image);
+    } else {
+      button.append(make("span", { dir: "auto" }, prompt));
+    }
     return button;
   };
 
-  const row = (entry) => {
-    const button = buttonOf(entry);
-    const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-    button.append(
-      make("span", { dir: "auto" }, promptOf(entry)), make("small", {}, `${entry.said} · ${when}`));
-    return make("li", {}, button);
-  };
+  const buttonsOf = (parent) => [...parent.querySelectorAll("button")];
+  const buttonFor = (parent, id) => parent.querySelector(`[data-request="${CSS.escape(id)}"]`);
 
-  const frame = (entry) => {
-    const button = buttonOf(entry);
-    button.title = promptOf(entry);
-    button.setAttribute("aria-label", button.title);
-    if (entry.id === shownId) button.setAttribute("aria-current", "true");
-    return button;
+  // Tab reaches one button of a list; the arrow keys move to the others.
+  const reachable = (parent, button) => {
+    for (const other of buttonsOf(parent)) other.tabIndex = other === button ? 0 : -1;
   };
 
   // Replaces the children of a list; the focus stays on the same request.
   const replace = (parent, children) => {
     const { request } = parent.contains(document.activeElement) ? document.activeElement.dataset : {};
     parent.replaceChildren(...children);
-    if (request) {
-      parent.querySelector(`[data-request="${CSS.escape(request)}"]`)?.focus({ preventScroll: true });
-    }
+    if (request) buttonFor(parent, request)?.focus({ preventScroll: true });
+    const first = [":focus", "[aria-current]", "button"].map((which) => parent.querySelector(which));
+    reachable(parent, first.find(Boolean));
   };
 
-  // Tab reaches one button of the filmstrip; the arrow keys move to the others.
-  const reachable = (button) => {
-    for (const child of film.children) child.tabIndex = child === button ? 0 : -1;
+  const describe = () => {
+    const entry = chosenId && find(chosenId);
+    detail.hidden = !entry;
+    if (!entry) return;
+    const when = new Date(entry.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    const isForgotten = forgotten.has(entry.id);
+    const image = detail.querySelector("img");
+    image.hidden = !isPicture(entry.look) || !(isForgotten || app.store.state.running);
+    if (!image.hidden) image.src = entry.look;
+    part("prompt").textContent = promptOf(entry);
+    detail.querySelector("small").textContent = `${entry.said} · ${when}`;
+    part("forgotten").hidden = !isForgotten;
+    part("keep").ariaPressed = String(Boolean(entry.favourite));
   };
 
   const show = () => {
     const entries = read();
     const filmed = entries.filter((entry) => isOfVisit(entry) && isPicture(entry.look));
-    strip.hidden = entries.length < 2 && entries.every(isOfVisit);
+    strip.hidden = !entries.length;
     if (strip.hidden) open(false);
-    replace(film, filmed.map(frame));
-    film.hidden = !filmed.length;
-    const first = [":focus", "[aria-current]", "button"].map((which) => film.querySelector(which));
-    reachable(first.find(Boolean));
-    replace(list.querySelector("ol"), entries.map(row));
-    note.hidden = !cleared.length;
+    replace(film, filmed.map(tile));
+    film.hidden = !filmed.length || !list.hidden;
+    replace(grid, entries.map((entry) => make("li", {}, tile(entry))));
+    part("stay").hidden = !entries.some(({ favourite }) => favourite);
+    part("empty").hidden = Boolean(entries.length);
+    describe();
+    for (const call of listeners) call();
   };
 
-  // Shows the list here and in the other elements of this document: only other documents are told.
+  // Shows the entries here and in the other elements of this document: only other documents are told.
   const showAll = () => dispatchEvent(new Event("storage"));
 
   const open = (isOpen) => {
     list.hidden = !isOpen;
+    foot.hidden = !isOpen;
+    film.hidden = isOpen || !film.children.length;
     opener.setAttribute("aria-expanded", String(isOpen));
+  };
+
+  // --- notes, of which some offer Undo ---
+
+  const hush = () => {
+    note.togglePopover(false);
+    deleted = [];
+    undrop = () => {};
+  };
+  const say = (kind) => {
+    for (const text of note.querySelectorAll("[data-said]")) text.hidden = text.dataset.said !== kind;
+    part("undo").hidden = !deleted.length;
+    note.togglePopover(true);
+  };
+
+  // --- actions ---
+
+  const choose = (id) => {
+    chosenId = id;
+    if (id === inGallery()) bringIntoView(app.find("#stage"));
+    // While a request is drawn, the place of the pictures is taken.
+    else if (!app.store.state.running) {
+      isAwaited = true;
+      trigger("select", { id, gone: goneOf(id) });
+    }
+    show();
+  };
+
+  const use = ({ link }) => {
+    app.store.dispatch("taking", { fields: app.page.relay.kept.draft });
+    trigger("use", { link });
+  };
+
+  const toggle = (id) => {
+    const entry = find(id);
+    if (!entry) return;
+    if (!entry.favourite && !hasRoomForFavourites()) {
+      hush();
+      say("full");
+      return;
+    }
+    write({ ...entry, favourite: !entry.favourite });
+    showAll();
+  };
+
+  const take = (entries, kind) => {
+    hush();
+    deleted = entries;
+    for (const entry of entries) {
+      remove(entry);
+      // Else a reload would bring all of its pictures back.
+      const { kept, keep } = app.page.relay;
+      if (entry.gone && kept.request === entry.id) keep("request", null);
+    }
+    showAll();
+    say(kind);
+  };
+
+  const undo = () => {
+    const [first] = deleted;
+    deleted.forEach(write);
+    undrop();
+    hush();
+    showAll();
+    const place = list.hidden ? film : grid;
+    (buttonFor(place, first.id) ?? opener).focus({ preventScroll: true });
+  };
+
+  // Takes a picture out of the gallery, and out of the entry of its request.
+  const removePicture = async (key) => {
+    const keys = app.all("#picture-texts article").map(({ dataset }) => dataset.key);
+    const place = keys.indexOf(key);
+    const entry = find(inGallery() ?? "");
+    if (place < 0) return;
+    const isOpen = Boolean(app.find("#gallery .preview"));
+    const last = keys.length - 2;
+    app.store.dispatch("removed");
+    trigger("drop", { key, open: isOpen && last >= 0 ? Math.min(place, last) : null });
+    if (!entry) return;
+    const gone = entry.gone ?? [];
+    // The request's pictures, of which the gallery shows those that are not gone.
+    const places = Array.from({ length: keys.length + gone.length }, (_, i) => i)
+      .filter((i) => !gone.includes(i));
+    const { kept, keep } = app.page.relay;
+    const followed = kept.request;
+    if (keys.length > 1) {
+      hush();
+      deleted = [entry];
+      write({ ...entry, gone: [...gone, places[place]] });
+      say("picture");
+    } else {
+      take([entry], "picture");
+      if (followed === entry.id) keep("request", null);
+    }
+    undrop = () => {
+      if (followed === entry.id) keep("request", followed);
+      if (inGallery() === null || inGallery() === entry.id) trigger("undrop");
+    };
+    showAll();
+    const smaller = isPicture(entry.look) && await without(entry.look, place).catch(() => null);
+    const changed = find(entry.id);
+    if (!smaller || changed?.look !== entry.look || !deleted.includes(entry)) return;
+    write({ ...changed, look: smaller });
+    showAll();
   };
 
   // Returns the addresses of these files, once the gallery shows them all.
@@ -98,19 +249,32 @@ export const begin = (app, { element, trigger }) => {
     throw new Error("other pictures are shown");
   };
 
+  // --- events ---
+
   element.addEventListener("news", async ({ detail: news }) => {
     const { id, link, said, drawn } = news ?? {};
-    shownId = id ?? shownId;
-    // A request is told again when it has ended. That must not bring back an entry that was cleared.
+    if (!id) return;
+    if (news.forgotten) forgotten.add(id);
+    else {
+      forgotten.delete(id);
+      followedId = id;
+      if (drawn) drawnId = id;
+    }
+    // A request is told again when it has ended. That must not bring back an entry that was deleted.
     if (link && !entered.has(id) && !find(id)) {
       entered.add(id);
       addToVisit(id);
-      cleared = [];
+      hush();
+      chosenId = null;
       write({ id, link, said, at: Date.now() });
+    }
+    if (isAwaited && id === chosenId) {
+      isAwaited = false;
+      if (!news.forgotten) bringIntoView(app.find("#stage"));
     }
     if (drawn && find(id) && !find(id).look) {
       const picture = await shown(drawn).then(look).catch(() => null);
-      const entry = find(id); // may have been cleared
+      const entry = find(id); // may have been deleted
       if (picture && entry) {
         write({ ...entry, look: picture });
         film.scrollLeft = 0;
@@ -120,35 +284,57 @@ export const begin = (app, { element, trigger }) => {
   });
 
   const clear = () => {
-    cleared = read();
-    cleared.forEach(remove);
-    showAll();
-    note.querySelector("[data-undo]").focus();
-  };
-
-  const undo = () => {
-    cleared.forEach(write);
-    cleared = [];
-    showAll();
-    opener.focus();
+    take(read().filter(({ favourite }) => !favourite), "cleared");
+    part("undo").focus();
   };
 
   element.addEventListener("click", ({ target }) => {
-    if (target.closest("[data-clear]")) clear();
-    if (target.closest("[data-undo]")) undo();
-    if (target.closest("#history-open")) open(list.hidden);
+    const button = target.closest("button");
+    const entry = chosenId && find(chosenId);
+    if (!button) return;
+    if (button.dataset.request) choose(button.dataset.request);
+    else if (button.matches("[data-clear]")) clear();
+    else if (button.matches("[data-undo]")) undo();
+    else if (button.matches("[data-close]")) hush();
+    else if (button === opener) open(list.hidden);
+    else if (!entry) show(); // another tab may have deleted it
+    else if (button.matches("[data-use]")) use(entry);
+    else if (button.matches("[data-keep]")) toggle(entry.id);
+    else if (button.matches("[data-delete]")) {
+      take([entry], "entry");
+      part("undo").focus();
+    }
   });
 
-  film.addEventListener("keydown", (event) => {
-    if (!(event.key in STEPS)) return;
-    const buttons = [...film.children];
-    const to = buttons.indexOf(event.target) + STEPS[event.key];
-    const next = buttons[Math.max(0, Math.min(to, buttons.length - 1))];
-    reachable(next);
-    next.focus();
-    event.preventDefault();
-  });
+  for (const parent of [film, grid]) {
+    parent.addEventListener("keydown", (event) => {
+      const buttons = buttonsOf(parent);
+      const at = buttons.indexOf(event.target);
+      const entry = find(event.target.dataset.request ?? "");
+      let to = next(buttons, event.target, event.key);
+      if (isRemoval(event.key) && entry) {
+        to = buttons[at + 1] ?? buttons[at - 1];
+        const { request } = to?.dataset ?? {};
+        take([entry], "entry");
+        to = request ? buttonFor(parent, request) : part("undo");
+      }
+      if (!to) return;
+      reachable(parent, to);
+      to.focus();
+      event.preventDefault();
+    });
+  }
 
+  app.history = {
+    isKept: () => Boolean(find(inGallery() ?? "")?.favourite),
+    toggleKept: () => toggle(inGallery() ?? ""),
+    remove: removePicture,
+    // Calls a function after each change of an entry.
+    changed: (call) => listeners.push(call),
+  };
+  app.store.subscribe(({ running }, before) => {
+    if (running !== before.running) describe();
+  });
   addEventListener("storage", show);
   show();
 };

@@ -4,6 +4,7 @@
 // `request` that it followed last, and whether files are `bare`, without settings inside. What the page
 // and the server send are properties, named in `props.received`: none is lost behind another.
 import { kept as storage } from "./app.js";
+import { goneOf } from "./entries.js";
 
 export const begin = (app, { props, trigger, watch }) => {
   const source = app.root?.getAttribute("src") ?? location.pathname;
@@ -46,7 +47,7 @@ export const begin = (app, { props, trigger, watch }) => {
     // The page is open as soon as all of its parts are there; a text may have been typed by then.
     opened() {
       app.open();
-      if (kept.request) trigger("request_kept");
+      if (kept.request) trigger("request_kept", { gone: goneOf(kept.request) });
       if (kept.started) {
         app.send("#start [data-start]", "kept"); // its panel may be mounted later than this
         trigger("picture_given");

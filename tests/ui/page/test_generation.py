@@ -465,7 +465,61 @@ def test_a_page_loaded_anew_follows_a_request_under_way(monkeypatch: pytest.Monk
     drawing = Drawing(StandIn(), Kind.MINIATURE)
     updates = asyncio.run(drawing.again(call_with(told={"request": "an id"})))
     line = status.busy(i18n.text("starting", attempt=1), "an id")
-    assert updates == {"status": line, "relay": {"request": "an id"}}
+    assert updates == {"status": line, "relay": {"request": "an id", "entry": {"id": "an id"}}}
+
+
+def choose(drawing: Drawing, data: Any) -> Updates:
+    """Return what the page gets when an entry of the history is chosen."""
+    return asyncio.run(drawing.chosen(call_with(data)))
+
+
+def test_choosing_an_entry_shows_its_pictures_and_changes_no_field():
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    request_id = pressed(drawing)["relay"]["request"]
+    updates = choose(drawing, {"id": request_id})
+    assert [caption for _, caption in updates["gallery"]][1:] == [
+        f"Seed {seed}: a red star" for seed in (8, 9, 10)
+    ]
+    assert updates.keys() == {"status", "relay", "gallery", "pictures", "texts", "panel"}
+    keys = [picture.key for picture in updates["pictures"]]
+    assert updates["relay"]["entry"] == {"id": request_id, "drawn": keys}
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}, {"id": []}, {"id": "x"}, {"gone": {}}])
+def test_an_entry_whose_pictures_are_no_longer_kept_is_told(data: Any):
+    updates = choose(Drawing(StandIn(), Kind.MINIATURE), data)
+    [entry] = [relay["entry"] for relay in updates.values()]
+    assert entry["forgotten"]
+    assert isinstance(entry["id"], str)
+
+
+@pytest.mark.parametrize(
+    ("gone", "seeds"),
+    [
+        ("0,2", [8, 10]),
+        ("", [7, 8, 9, 10]),
+        ("9,-1,x,00", [7, 8, 9, 10]),
+        ([0, 2], [7, 8, 9, 10]),
+        ("3" * 10**6, [7, 8, 9, 10]),
+    ],
+)
+def test_deleted_pictures_stay_away(gone: Any, seeds: list[int]):
+    drawing = Drawing(StandIn(), Kind.MINIATURE)
+    request_id = pressed(drawing)["relay"]["request"]
+    told = {"request": request_id}
+    reload = asyncio.run(drawing.again(call_with({"gone": gone}, told=told)))
+    for updates in (choose(drawing, {"id": request_id, "gone": gone}), reload):
+        assert [picture.settings.seed for picture in updates["pictures"]] == seeds
+        assert len(updates["gallery"]) == len(seeds)
+        assert len(updates["relay"]["entry"]["drawn"]) == len(seeds)
+
+
+def test_deleted_previews_stay_away():
+    stopped = Error(ErrorKind.CANCELLED, Message(Code.CANCELLED))
+    drawing = Drawing(StandIn(error=stopped), Kind.MINIATURE)
+    request_id = pressed(drawing)["relay"]["request"]
+    updates = choose(drawing, {"id": request_id, "gone": "0"})
+    assert [picture.settings.seed for picture in updates["pictures"]] == [8]
 
 
 def test_the_time_is_told_of_a_request_that_was_in_sight():

@@ -1,12 +1,24 @@
-"""Entries of a browser's list of requests, and the data that it may send back."""
+"""Entries of a browser's history, and the data that it may send back."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.pages import MADE_HERE, StandIn, call_with
+from ui import status
 from ui.form.fields import Fields
 from ui.page import history
-from ui.samples.styles import NONE
+from ui.pictures.saved import Picture
+from ui.samples.model_kind import Kind
+from ui.samples.styles import NONE, Typed, styles_for
+
+PICTURES = [
+    Picture(Path(f"folder/a-star-{seed}.png"), Typed("a star", "", NONE), settings)
+    for seed in (7, 8, 9)
+    for settings in [replace(MADE_HERE, seed=seed)]
+]
 
 
 def test_a_request_is_recorded_as_a_link_and_a_line():
@@ -25,18 +37,8 @@ def test_a_request_is_recorded_as_a_link_and_a_line():
         "link": "?prompt=a%20star&guidance_scale=5&steps=25&seed=7",
         "said": "Seed 7 · Steps 25 · Guidance scale 5",
     }
-    styled = history.asked("an id", fields._replace(style="Anime"))
-    assert styled["said"].startswith("Anime · Seed 7")
-
-
-def test_pictures_are_recorded_by_their_files():
-    told = history.drawn("an id", [Path("/somewhere/token/a-star-7.png")])
-    assert told == {"id": "an id", "drawn": ["token/a-star-7.png"]}
-
-
-@pytest.mark.parametrize("data", [None, [], "x", {}, {"link": None, "id": []}, {"id": 0}])
-def test_a_malformed_choice_is_ignored(data: object):
-    assert history._chosen(data) == ("", "")
+    styled = history.asked("an id", fields._replace(style="Anime", guidance_scale=7.5))
+    assert styled["said"] == "Anime · Seed 7 · Steps 25 · Guidance scale 7.5"
 
 
 def test_the_line_of_a_recipe_names_no_settings_that_it_replaces():
@@ -44,5 +46,42 @@ def test_the_line_of_a_recipe_names_no_settings_that_it_replaces():
     assert told["said"] == "Seed 7 · Quality lcm"
 
 
-def test_a_choice_has_the_link_and_the_request_of_its_entry():
-    assert history._chosen({"link": "?prompt=x", "id": "y"}) == ("prompt=x", "y")
+# --- settings that are taken ---
+
+
+def used(data: object) -> dict[str, Any]:
+    return {**history.used(call_with(data), StandIn(), styles_for(Kind.SDXL))}
+
+
+def test_the_settings_of_an_entry_are_taken():
+    values = used({"link": "?prompt=x&style=Anime&seed=7"})
+    fields = Fields.sent(values)
+    assert (fields.prompt, fields.style, fields.seed) == ("x", "Anime", 7)
+    assert values["status"] == status.taken_over([])
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}, {"link": None}, {"link": []}, {"link": 0}])
+def test_a_malformed_link_is_ignored(data: object):
+    assert used(data) == {}
+
+
+# --- pictures that are deleted ---
+
+
+def test_a_picture_is_deleted_and_brought_back():
+    call = call_with({"key": PICTURES[1].key, "open": 1}, pictures=PICTURES)
+    updates = history.without(call, StandIn())
+    assert updates["pictures"] == [PICTURES[0], PICTURES[2]]
+    assert PICTURES[1].key not in updates["texts"]
+    assert updates["gallery"].selected_index == 1
+    assert len(updates["gallery"].value) == 2
+
+    restored = history.restored(call_with(dropped=updates["dropped"]), StandIn())
+    assert restored["pictures"] == PICTURES
+    assert PICTURES[1].key in restored["texts"]
+
+
+@pytest.mark.parametrize("data", [None, [], {"key": None}, {"key": ["x"]}, {"key": "gone"}])
+def test_a_picture_that_is_not_there_is_not_deleted(data: object):
+    call = call_with(data, pictures=PICTURES)
+    assert history.without(call, StandIn())["pictures"] == PICTURES

@@ -84,7 +84,8 @@ def test_the_cut_part_is_shown_as_you_type():
 
 
 def test_the_cut_part_is_quoted_once_and_not_in_full():
-    said, _ = told("red " * 75 + "x" * 1000)
+    html, _ = told("red " * 75 + "x" * 1000)
+    said = re.sub('data-left-out="x*"', "", html)  # for the prompt itself
     assert said.count("x" * 20) > 0
     assert 0 < said.count("x") <= 60
 
@@ -183,7 +184,7 @@ def unknown(prompt: str, **fields: Any) -> str:
     embeddings = (EmbeddingFacts("bad_hands-5", 1, 8),)
     generator.facts = replace(MODEL, words=words, loras=loras, embeddings=embeddings)
     html, _ = told(prompt, generator, **fields)
-    found = re.search('<span hidden data-unknown="([^"]*)"></span>$', html)
+    found = re.search('<span hidden data-unknown="([^"]*)" data-words="[^"]*"></span>$', html)
     return found[1] if found else ""
 
 
@@ -217,6 +218,24 @@ def test_unknown_words_of_the_negative_prompt_are_told_below_it():
     prompt, negative = told("star", generator, negative_prompt="blurry", style="Anime")
     assert "unknown" not in prompt
     assert 'data-unknown="Not known to this model: blurry"' in negative
+
+
+def test_all_unknown_words_are_told_for_the_prompt_itself():
+    generator = StandIn()
+    generator.facts = replace(MODEL, words=("star",))
+    html, _ = told("b c e f g h i, (sofa:1.3) star", generator)
+    assert 'data-words="b c e f g h i sofa"' in html
+
+
+def test_what_is_left_out_is_told_with_the_words_of_the_style():
+    prompt = " ".join(f"w{i}" for i in range(80))
+    html, _ = told(prompt, style="Anime")
+    [left_out] = re.findall('data-left-out="([^"]*)"', html)
+    [added] = re.findall('data-added="([^"]*)"', html)
+    assert left_out.startswith("w75 w76")
+    assert added
+    assert left_out.endswith(added)
+    assert 'data-added=""' in told(prompt)[0]
 
 
 # --- the page's own syntax ---
