@@ -66,19 +66,21 @@ const others = (app, picture) => [
   ...(is(picture, "enlargeable") ? [act(app, picture, "larger")] : []),
   ...(is(picture, "original") ? [{ name: "blur", call: () => app.act("exchange", picture) }] : []),
   { name: "link", link: picture.dataset.link, copies: true },
+  { name: app.history.isKept() ? "unkeep" : "keep", call: () => app.history.toggleKept() },
+  { name: "delete", call: () => app.history.remove(picture.dataset.key) },
 ];
 const reveal = (app, picture) => ({ name: "reveal", call: () => app.act("exchange", picture) });
 
 // What a bar shows: actions, and lists that open.
 const entries = (app, picture) => {
   const use = act(app, picture, "use");
-  const more = { name: "more", list: others(app, picture) };
+  const more = { name: "more", list: () => others(app, picture) };
   if (is(picture, "unfinished")) return [act(app, picture, "finish"), use, more];
   return [
     ...(is(picture, "blurred") ? [reveal(app, picture)] : []),
-    { name: "download", list: downloads(app, picture) },
+    { name: "download", list: () => downloads(app, picture) },
     edit(app, picture),
-    { name: "vary", list: variations(app, picture) },
+    { name: "vary", list: () => variations(app, picture) },
     use,
     more,
   ];
@@ -133,7 +135,7 @@ const buttonOf = (app, { name, list, call }) => {
     button.addEventListener("click", (event) => call(event));
     return [button];
   }
-  const menu = menuOf(app, name, () => list);
+  const menu = menuOf(app, name, list);
   button.popoverTargetElement = menu;
   button.ariaHasPopup = "menu";
   return [button, menu];
@@ -155,7 +157,7 @@ const watchTiles = (app) => {
   const menu = stage.appendChild(menuOf(app, "more", () => all()));
   let tile = null;
   const picture = () => tile && pictureAt(app, tile.querySelector("img")?.src);
-  const all = () => entries(app, picture()).flatMap((entry) => entry.list ?? [entry]);
+  const all = () => entries(app, picture()).flatMap((entry) => entry.list?.() ?? [entry]);
   const hide = () => {
     tile = null;
     bar.hidden = true;
