@@ -226,6 +226,13 @@ def draw_pictures(page: Page, prompt: str, count: int = 4) -> None:
     wait_for_pictures(page, count)
 
 
+def fix_seed(page: Page, seed: str) -> None:
+    """Type a seed, which is then no longer random."""
+    page.locator("#chip-seed").click()
+    page.locator("#seed input").fill(seed)
+    page.keyboard.press("Escape")
+
+
 def choose_steps(page: Page, steps: int) -> None:
     """Open the advanced settings and enter a number of steps."""
     open_advanced(page)

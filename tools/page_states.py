@@ -195,13 +195,10 @@ def act(page: Page, name: str, menu: str = "") -> None:
 
 
 def open_advanced(page: Page) -> None:
-    """Open the seed's panel, the advanced settings and those for experts.
-
-    Wait until their fields have initial values.
+    """Open the advanced settings and those for experts, and wait until they have initial values.
 
     The page would overwrite text that is typed earlier.
     """
-    page.locator("#chip-seed").click()
     page.get_by_role("button", name=i18n.ADVANCED).click()
     page.get_by_role("button", name=i18n.EXPERT).click()
     expect(page.locator("#steps input[type=number]")).to_be_visible()

@@ -5,7 +5,15 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browsing import DRAWN_WITHIN_MS, ask, draw_pictures, opened, settle, wait_for_pictures
+from tests.browsing import (
+    DRAWN_WITHIN_MS,
+    ask,
+    draw_pictures,
+    fix_seed,
+    opened,
+    settle,
+    wait_for_pictures,
+)
 from tests.gated import Gate
 from tools.page_states import PROMPT, act, open_picture, walk
 from ui import i18n
@@ -105,9 +113,7 @@ def test_settings_that_were_taken_are_given_back(page: Page):
 
 @pytest.mark.slow
 def test_a_live_picture_is_kept(page: Page):
-    page.locator("#chip-seed").click()
-    page.locator("#seed input").fill("7")
-    page.keyboard.press("Escape")
+    fix_seed(page, "7")
     page.locator("#live").click()
     page.locator("#prompt textarea").fill(PROMPT)
     expect(page.locator("#live-picture img")).to_be_visible()

@@ -31,6 +31,7 @@ from tests.browsing import (
     choose_steps,
     draw_pictures,
     drop,
+    fix_seed,
     keep_history,
     opened,
     opening,
@@ -84,7 +85,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     act(page, "use")
     expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     expect(page.locator("#seed input")).to_have_value(second)
-    expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).not_to_be_checked()
+    expect(page.locator("#randomise input")).not_to_be_checked()
 
     act(page, "new_seed", "more")
     expect(page.locator("#picked")).to_be_hidden()
@@ -551,9 +552,8 @@ def test_a_damaged_entry_of_the_history_harms_no_other(page: Page):
 @pytest.mark.slow
 def test_fixed_seed_gives_the_same_picture(page: Page):
     open_advanced(page)
-    page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
     page.locator("#steps input[type=number]").fill("2")
-    page.locator("#seed input").fill("41")
+    fix_seed(page, "41")
     first_picture = page.locator("#gallery img").first
     addresses = [""]
     for _ in range(2):

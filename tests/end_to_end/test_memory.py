@@ -16,6 +16,7 @@ from tests.browsing import (
     ask_after_a_refusal,
     await_answer,
     await_focus_on_picture,
+    fix_seed,
     keep_history,
     opened,
     opening,
@@ -66,9 +67,7 @@ def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
         assert width_needed(other) == 390
         open_advanced(other)
         expect(other.locator("#seed input")).to_have_value(seed.inner_text())
-        expect(
-            other.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
-        ).not_to_be_checked()
+        expect(other.locator("#randomise input")).not_to_be_checked()
         other.locator("#generate").click()
         wait_for_pictures(other, 1)
         caption = other.locator("#gallery .caption-label").first
@@ -86,7 +85,7 @@ def test_a_broken_link_says_so_and_the_rest_of_it_is_used(browser: Browser, addr
         expect(said).to_contain_text("Guidance scale: 99.0 isn’t possible here, using 20.")
         open_advanced(page)
         expect(page.locator("#steps input[type=number]")).to_have_value("7")
-        expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).to_be_checked()
+        expect(page.locator("#randomise input")).to_be_checked()
 
 
 @pytest.mark.slow
@@ -132,8 +131,7 @@ def test_what_is_typed_and_chosen_survives_in_its_tab(page: Page, address: str):
     page.locator("#chip-style").click()
     page.locator("#style input").nth(1).check()
     open_advanced(page)
-    page.locator("#seed input").fill("41")
-    page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label).uncheck()
+    fix_seed(page, "41")
     steps.fill("3")
     page.get_by_label(i18n.SETTINGS["several"].label).check()
 
@@ -145,9 +143,7 @@ def test_what_is_typed_and_chosen_survives_in_its_tab(page: Page, address: str):
         expect(page.locator("#seed input")).to_have_value("41")
         expect(steps).to_have_value("3")
         expect(page.get_by_label(i18n.SETTINGS["several"].label)).to_be_checked()
-        expect(
-            page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
-        ).not_to_be_checked()
+        expect(page.locator("#randomise input")).not_to_be_checked()
 
     page.route("**/gradio_api/**", lambda route: None)  # holds back the server's answers
     page.reload()
@@ -317,7 +313,7 @@ def test_history_shows_pictures_and_gives_settings_until_it_is_cleared(page: Pag
     expect(page.locator("#status")).to_contain_text(i18n.TAKEN_OVER)
     open_advanced(page)
     expect(page.locator("#seed input")).to_have_value(drawn[0].split()[1].rstrip(":"))
-    expect(page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)).not_to_be_checked()
+    expect(page.locator("#randomise input")).not_to_be_checked()
 
     history.get_by_role("button", name=i18n.CLEAR_HISTORY).click()
     expect(entries).to_have_count(0)
@@ -627,12 +623,13 @@ def test_a_slider_takes_what_is_next_to_it(page: Page):
 @pytest.mark.slow
 def test_an_impossible_seed_is_reported(page: Page):
     open_advanced(page)
-    randomise = page.get_by_role("checkbox", name=i18n.SETTINGS["randomise"].label)
+    randomise = page.locator("#randomise input")
     expect(randomise).to_be_checked()
     fields = (
         ("#seed", i18n.SETTINGS["seed"].label),
         ("#variation-seed", i18n.SETTINGS["variation_seed"].label),
     )
+    page.locator("#chip-seed").click()
     for typed, (field, label) in product(("-1", "4294967296", "1e30"), fields):
         page.locator(f"{field} input").fill(typed)
         ask_after_a_refusal(page, PROMPT)

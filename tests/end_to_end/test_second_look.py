@@ -14,6 +14,7 @@ from tests.browsing import (
     await_answer,
     choose_steps,
     draw_pictures,
+    fix_seed,
     opened,
     settle,
     wait_for_pictures,
@@ -105,9 +106,8 @@ def test_a_refusal_is_shown_at_its_field_until_one_types(page: Page):
 
 @pytest.mark.slow
 def test_a_number_that_is_refused_has_the_focus(page: Page):
-    open_advanced(page)
     seed = page.locator("#seed input")
-    seed.fill("-1")
+    fix_seed(page, "-1")
     ask(page, PROMPT)
     expect(page.locator("#status [role=alert]")).to_contain_text("4294967295")
     expect(seed).to_be_focused()
