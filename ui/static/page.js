@@ -31,7 +31,10 @@ const connectPanels = (app) => {
     if (!panel || chip.popoverTargetElement === panel) continue;
     panel.popover = "auto";
     chip.popoverTargetElement = panel;
-    panel.addEventListener("toggle", ({ newState }) => { chip.ariaExpanded = String(newState === "open"); });
+    panel.addEventListener("toggle", ({ newState }) => {
+      chip.ariaExpanded = String(newState === "open");
+      panel.querySelector("label.selected")?.scrollIntoView({ block: "nearest" });
+    });
     if (chip === pressed) openPanel(app, nameOf(chip));
   }
   app.find("#free-seed")?.setAttribute("aria-label", app.find("#randomise").textContent.trim());
