@@ -122,8 +122,14 @@ const bringDrawingIntoView = (app) => {
   app.asking = "";
 };
 
+// The gallery gives the focus to a thumbnail below an opened picture, and browsers scroll to what has it.
+function focusInPlace() {
+  HTMLElement.prototype.focus.call(this, { preventScroll: true });
+}
+
 forEachApp((app) => app.whenOpen(() => {
   const update = () => {
+    for (const thumbnail of app.all("#gallery .thumbnail-small")) thumbnail.focus = focusInPlace;
     describe(app);
     bringOpenedIntoView(app);
   };
