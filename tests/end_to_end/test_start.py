@@ -357,7 +357,7 @@ def test_a_picture_is_sent_once_the_network_is_back(visitor: Visitor, address: s
         choose(page, picture())
         page.route("**/gradio_api/{upload,app_id}", lambda route: route.abort())
         ask(page, "a red circle")
-        expect(page.locator("#network")).to_have_text(i18n.AWAY)
+        expect(page.locator("#status [data-line]")).to_have_text(i18n.STATUS["away"])
         page.locator("#generate").click()  # changes nothing
         page.unroute("**/gradio_api/{upload,app_id}")
         wait_for_pictures(page, 1)

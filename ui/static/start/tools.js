@@ -43,10 +43,12 @@ export const begin = async (app, place) => {
 
   // --- what the stage shows ---
   const setSide = (name, pixels) => {
+    const added = Math.min(Math.max(Math.round(pixels) || 0, 0), limits.added);
+    if (added === state.sides[name]) return;
     // The whole would be cut to the size that the model draws, often at the new sides.
     const isFirst = !Object.values(state.sides).some(Boolean);
-    if (isFirst && pixels > 0 && get("padding") === "") set("padding", limits.usual_padding);
-    state.sides[name] = Math.min(Math.max(Math.round(pixels) || 0, 0), limits.added);
+    if (isFirst && get("padding") === "") set("padding", limits.usual_padding);
+    state.sides[name] = added;
     delete state.image;
     changed();
   };
