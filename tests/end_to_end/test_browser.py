@@ -39,7 +39,7 @@ from tests.browsing import (
     wait_for_pictures,
 )
 from tests.web import STEPS, served
-from tools.page_states import PROMPT, act, open_advanced, open_picture
+from tools.page_states import PROMPT, THREE_FRAMES, act, open_advanced, open_picture
 from ui import i18n
 
 BLACK = "rgb(0, 0, 0)"
@@ -239,12 +239,49 @@ def test_words_that_the_model_does_not_know_are_named(page: Page):
     gap = page.evaluate(ROOM_UNDER_THE_PROMPT)
     prompt.fill("a red sofa, 🦊")
     expect(note).to_have_text("Not known to this model: sofa, 🦊")
+    expect(page.locator(".veil span")).to_have_text(["sofa", "🦊"])
     assert page.evaluate(ROOM_UNDER_THE_PROMPT) == gap
     open_advanced(page)
     page.locator("#negative textarea").fill("blurry")
     expect(page.locator("#negative-length .unknown")).to_have_text(re.compile(": blurry$"))
     prompt.fill("a red star")
     expect(note).to_be_empty()
+    expect(page.locator(".veil")).to_be_hidden()
+
+
+VEIL = """() => {
+  const parts = [...document.querySelectorAll("#prompt :is(textarea, .veil)")];
+  return parts.map((part) => {
+    const { font, padding, direction, whiteSpace, overflowWrap } = getComputedStyle(part);
+    const { scrollTop, scrollHeight, clientWidth } = part;
+    const box = JSON.stringify(part.getBoundingClientRect());
+    return [box, font, padding, direction, whiteSpace, overflowWrap]
+      .concat(scrollTop, scrollHeight, clientWidth);
+  });
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "locale"), [(1280, "en"), (390, "de"), (640, "en")])
+def test_the_veil_over_the_prompt_has_each_word_in_its_place(
+    browser: Browser, address: str, width: int, locale: str
+):
+    with opened(browser, address, width, 800, locale=locale) as page:
+        prompt, words = page.locator("#prompt textarea"), page.locator("#prompt .veil span")
+        for text in (
+            "a red sofa",
+            "sofa " + "w" * 900,
+            "sofa \n\n" * 40,
+            "ספה כחולה " * 60,
+            "sofa " * 400,
+        ):
+            prompt.fill(text)
+            expect(words.first).to_be_visible()
+            prompt.evaluate("(field) => { field.scrollTop = 37; }")
+            page.evaluate(THREE_FRAMES)
+            field, veil = page.evaluate(VEIL)
+            assert field == veil
+        expect(words.last).to_have_text(re.compile("^ ?sofa sofa sofa"))  # is left out
 
 
 @pytest.mark.slow

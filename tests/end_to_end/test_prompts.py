@@ -5,8 +5,9 @@ from playwright.sync_api import Page, expect
 
 from pipeline import metadata
 from pipeline.images.metadata import Settings
-from tests.browsing import choose_steps, draw_pictures, opening
+from tests.browsing import choose_steps, draw_pictures, keep_history, opening
 from tools.page_states import act, open_advanced, open_picture
+from ui import i18n
 
 PROMPT = "(red:1.3) cube"
 
@@ -74,3 +75,48 @@ def test_the_steps_of_a_change_are_those_that_are_chosen(page: Page):
     expect(page.locator("#length p")).to_contain_text("–12: cat")
     choose_steps(page, 4)
     expect(page.locator("#length p")).to_have_text("Read as: steps 1–2: cat · steps 3–4: dog")
+
+
+@pytest.mark.slow
+def test_earlier_prompts_come_back_by_the_arrow_keys(page: Page):
+    links = ("?prompt=a%20moon", "?prompt=a%20star%0Aa%20cube", "?prompt=a%20moon", "?seed=7")
+    entries = {
+        f"i{at}": {"id": f"i{at}", "link": link, "said": "", "at": at}
+        for at, link in enumerate(links)
+    }
+    keep_history(page, entries)
+    prompt = page.locator("#prompt textarea")
+    prompt.focus()
+    star = "a star\na cube"
+    # Up moves the caret to the first line before it leads to what is older.
+    for key, value in (
+        *(("ArrowUp", "a moon"), ("ArrowUp", star), ("ArrowUp", star), ("ArrowDown", star)),
+        *(("ArrowDown", "a moon"), ("ArrowDown", ""), ("ArrowDown", ""), ("ArrowUp", "a moon")),
+        *(("x", "a moonx"), ("ArrowUp", "a moonx"), ("ArrowDown", "a moonx")),
+    ):
+        page.keyboard.press(key)
+        expect(prompt).to_have_value(value)
+
+
+@pytest.mark.slow
+def test_a_prompt_is_cleared_and_brought_back(page: Page):
+    prompt, clear = page.locator("#prompt textarea"), page.locator("#prompt .clear")
+    expect(clear).to_be_hidden()
+    names = i18n.PROMPT_BUTTONS
+    prompt.fill("a moon")
+    clear.click()
+    expect(prompt).to_have_value("")
+    expect(prompt).to_be_focused()
+    expect(clear).to_have_accessible_name(names["back"])
+    clear.click()
+    expect(prompt).to_have_value("a moon")
+    expect(clear).to_have_accessible_name(names["clear"])
+    clear.click()
+    page.keyboard.press("ControlOrMeta+z")
+    expect(prompt).to_have_value("a moon")
+    clear.click()
+    page.keyboard.type("x")
+    expect(clear).to_have_accessible_name(names["clear"])
+    clear.click()
+    page.locator("#surprise").click()  # nobody types this text
+    expect(clear).to_have_accessible_name(names["clear"])

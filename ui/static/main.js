@@ -12,7 +12,8 @@ import * as network from "../gradio_compat/network.js";
 import { enter } from "./app.js";
 import * as history from "./history.js";
 import * as looks from "./looks.js";
-import { field, reading, restored, start } from "./parts.js";
+import { field, restored, start } from "./parts.js";
+import { reading } from "./prompt.js";
 import * as relay from "./relay.js";
 import * as status from "./status.js";
 

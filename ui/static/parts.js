@@ -2,24 +2,6 @@
 import { alone, isSeen, make } from "./app.js";
 import { openPanel } from "./page.js";
 
-const PAUSE_MS = 800; // after the last change: a word that is half typed is none
-
-// Says which words the model does not know. The note itself stays in its place, so that screen readers
-// hear what it says.
-export const reading = (app, { element, watch }) => {
-  const note = make("div", { class: "unknown", role: "status" });
-  element.after(note);
-  let due;
-  const say = () => {
-    note.textContent = element.querySelector("[data-unknown]")?.dataset.unknown ?? "";
-  };
-  watch("value", () => {
-    clearTimeout(due);
-    due = setTimeout(say, PAUSE_MS);
-  });
-  say();
-};
-
 // Loads the tools for a picture to start from, with the first picture. Until then nothing asks for them.
 export const start = (app, { element }) => {
   const place = element.querySelector("[data-start]");

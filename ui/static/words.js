@@ -1,0 +1,48 @@
+// Which parts of a prompt a model ignores. Nothing here knows of a document.
+
+// Words and signs, as `pipeline/text/unknown_words.py` finds them.
+const LETTER = "\\p{L}\\p{N}";
+const MARK = "\\p{M}\\u{1F3FB}-\\u{1F3FF}\\u{E0020}-\\u{E007F}";
+const JOINER = "\\u200C\\u200D";
+const RUN = `[${LETTER}][${LETTER}${MARK}${JOINER}]*`;
+const SIGN = "(?![\\0-\\u218F])[\\p{So}\\p{Cn}]";
+const WORD = new RegExp(
+  `${RUN}(?:[-'’_]${RUN})*|\\p{RI}{1,2}|${SIGN}(?:[${MARK}]|[${JOINER}]+${SIGN})*`, "gu");
+
+const folded = (word) => word.normalize("NFC").toLowerCase();
+const isSpace = (character) => /\s/.test(character);
+// A token may be a part of a character, which is then written as U+FFFD.
+const squeezed = (text) => text.replace(/\s+/g, "").replace(/^\uFFFD+/, "").toLowerCase();
+
+// Returns where the end of a text begins that is left out, and the length of the text if nothing is. The
+// tokens of the end were written anew: only their spaces may differ.
+const endOf = (text, leftOut) => {
+  let at = text.length;
+  let left = leftOut.length;
+  while (left > 0) {
+    at--;
+    if (at < 0) return text.length;
+    if (isSpace(text[at])) continue;
+    left--;
+    if (text[at].toLowerCase() !== leftOut[left]) return text.length;
+  }
+  return at;
+};
+
+// Returns the parts of a text that are ignored, each as its first place and the one after its last.
+//
+// `words` are unknown, and `leftOut` is the end that the model does not read, of a text that may have had
+// other words `added` after it.
+export const ignored = (text, { words = [], leftOut = "", added = "" }) => {
+  const [end, after] = [leftOut, added].map(squeezed);
+  const own = end.endsWith(after) ? end.slice(0, end.length - after.length) : "";
+  const from = endOf(text, own);
+  const unknown = new Set(words.map(folded));
+  const parts = [];
+  for (const { 0: word, index } of unknown.size ? text.matchAll(WORD) : []) {
+    const to = index + word.length;
+    if (to <= from && unknown.has(folded(word))) parts.push([index, to]);
+  }
+  if (from < text.length) parts.push([from, text.length]);
+  return parts;
+};
