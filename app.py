@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pipeline.facts import Facts
 from serving import bootstrap, logs, scratch, settings
 from serving.generator import Generator
+from serving.http.auth import Access
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from serving.settings import Options
@@ -45,7 +46,10 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     _check_address(chosen.host, chosen.port)
     bootstrap.prepare_environment()
 
-    keys = _read_keys("--api-keys-file", chosen.api_keys_file)
+    try:
+        access = bootstrap.access(chosen)
+    except ValueError as error:
+        _give_up(str(error))
     try:
         limits = bootstrap.limits(chosen)
     except ValueError as error:
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
         generator = _connect(chosen, limits, observer)
     else:
         generator = bootstrap.local_generator(chosen, limits, observer, (load or _load)(chosen))
-    _serve(generator, observer, keys, chosen)
+    _serve(generator, observer, access, chosen)
 
 
 def _stop(*_: object) -> None:
@@ -91,8 +95,7 @@ def _connect(chosen: Options, limits: Limits, observer: Observer) -> Generator:
     from serving.generators.remote import RemoteDrawer
     from serving.requests.lifecycle import RequestLifecycle
 
-    key = _read_keys("--backend-key-file", chosen.backend_key_file)
-    headers = {"Authorization": f"Bearer {key[0]}"} if key else {}
+    headers = _backend_headers(chosen.backend_key_file)
     urls = chosen.backend_urls
 
     async def first_model() -> Facts:
@@ -109,11 +112,11 @@ def _connect(chosen: Options, limits: Limits, observer: Observer) -> Generator:
     return RequestLifecycle(drawer, limits, observer)
 
 
-def _serve(generator: Generator, observer: Observer, keys: list[str], chosen: Options) -> None:
+def _serve(generator: Generator, observer: Observer, access: Access, chosen: Options) -> None:
     from serving.generators.client import http_url
     from ui import server as page_server
 
-    server = page_server.build(generator, observer, keys, chosen)
+    server = page_server.build(generator, observer, access, chosen)
     log.info("Open %s", http_url(chosen.host, chosen.port))
     status = 0
     try:
@@ -136,11 +139,17 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _read_keys(flag: str, file: Path | None) -> list[str]:
+def _backend_headers(file: Path | None) -> dict[str, str]:
+    """Return the headers of requests to other instances, with the key that they ask for."""
+    if file is None:
+        return {}
     try:
-        return bootstrap.read_keys(flag, file)
-    except ValueError as error:
-        _give_up(str(error))
+        keys = file.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        _give_up(f"--backend-key-file: {file} cannot be used: {error}")
+    if not keys:
+        _give_up(f"--backend-key-file: {file} cannot be used: it has no key")
+    return {"Authorization": f"Bearer {keys[0]}"}
 
 
 def _give_up(message: str) -> NoReturn:

@@ -28,6 +28,7 @@ from serving import bootstrap, logs, settings
 from serving.generators.client import Client, http_url
 from serving.generators.remote import RemoteDrawer
 from serving.http import app as http_app
+from serving.http.auth import Access, ApiKeys, digests_of
 from serving.http.server import ANSWERS_ON_S, GOODBYE_S, Server
 from serving.metrics import Observer
 from serving.requests.lifecycle import RequestLifecycle
@@ -154,7 +155,7 @@ class Replica:
         self._over = threading.Event()
         # The server has a thread and an event loop of its own, so that it and Ray never wait for
         # each other.
-        web = http_app.build(generator, observer, keys=[key])
+        web = http_app.build(generator, observer, Access(ApiKeys(lambda: digests_of([key]))))
         host = ray.util.get_node_ip_address()
         door = bootstrap.listen(host, 0)
         port = door.getsockname()[1]
@@ -216,13 +217,13 @@ class FrontEnd:
         from ui import server as page_server
 
         observer = Observer(log_prompts=chosen.log_prompts)
-        keys = bootstrap.read_keys("API_KEYS_FILE", chosen.api_keys_file)
+        access = bootstrap.access(chosen)
         client = Client({"Authorization": f"Bearer {key}"})
         model = await replicas.facts.remote()  # waits for the first replica
         drawer = RemoteDrawer(client, [], model, observer)
         self._backends = drawer.backends
         self._generator = RequestLifecycle(drawer, bootstrap.limits(chosen), observer)
-        self._server = page_server.build(self._generator, observer, keys, chosen)
+        self._server = page_server.build(self._generator, observer, access, chosen)
         # Ray starts a new front-end before the old one has ended: both listen on this port.
         door = bootstrap.listen(chosen.host, chosen.port, reuse_port=True)
         self._serving = asyncio.create_task(self._server.serve([door]))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving import scratch, screen
+from serving.http.auth import Access, ApiKeys, Users, digests_of, parse_users
+from serving.http.watched_file import WatchedFile
 from serving.metrics import Observer
 from serving.requests import blocked_words
 from serving.requests.blocked_words import BlockedWords
@@ -176,18 +178,22 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     return socket.create_server((host, port), family=family, reuse_port=reuse_port)
 
 
-def read_keys(flag: str, file: Path | None) -> list[str]:
-    """Return the keys in a file, one per line; an empty list if `file` is None.
+def access(options: Options) -> Access:
+    """Return who may use the APIs and the page; changes of the files count from then on.
 
     Raises:
-        ValueError: if the file cannot be read or has no keys; the message names `flag`.
+        ValueError: if a file or the passphrase cannot be used; the message says why.
     """
-    if file is None:
-        return []
-    try:
-        keys = file.read_text(encoding="utf-8").split()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{flag}: {file} cannot be read: {error}") from error
-    if not keys:
-        raise ValueError(f"{flag}: {file} has no keys; write one on each line")
-    return keys
+    keys, users = ApiKeys(), None
+    if (file := options.api_keys_file) is not None:
+        keys = ApiKeys(WatchedFile("API_KEYS_FILE", file, lambda text: digests_of(text.split())))
+    if (file := options.page_users_file) is not None:
+        users = Users(WatchedFile("PAGE_USERS_FILE", file, parse_users))
+    elif (passphrase := options.page_passphrase) is not None:
+        users = Users.with_passphrase(passphrase.get_secret_value())
+    if users is not None and options.api_keys_file is None:
+        log.warning(
+            "Visitors of the page sign in, but everybody can draw with the APIs: "
+            "set API_KEYS_FILE to ask programs for a key"
+        )
+    return Access(keys, users)

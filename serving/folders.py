@@ -128,7 +128,7 @@ class Folder:
             if len(seen) == MOST_FILES:
                 self._warn(f"has more than {MOST_FILES} files; the others are left out")
                 break
-            if (stamp := _stamp(path)) is None:
+            if (stamp := stamp_of(path)) is None:
                 continue
             seen[path] = stamp
             file = File(path, stamp, beside)
@@ -191,7 +191,7 @@ class Folder:
         found: dict[str, File] = {}
         for ending in self._beside:
             entry = entries.get(stem + ending)
-            if entry and self._is_inside(entry) and (stamp := _stamp(Path(entry.path))):
+            if entry and self._is_inside(entry) and (stamp := stamp_of(Path(entry.path))):
                 found[ending] = File(Path(entry.path), stamp)
         return found
 
@@ -228,7 +228,7 @@ def name_of(path: Path) -> str:
     return path.name.removesuffix(SUFFIX)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def stamp_of(path: Path) -> Stamp | None:
     """Return the stamp of a file or of all files in a folder; None if it is gone, or neither."""
     try:
         status = path.stat()

@@ -51,6 +51,16 @@ Code = StrEnum(
         "NO_ROOM_FOR_UPLOADS",
         "NO_FILE",
         "KEY_NEEDED",
+        "SIGN_IN_NEEDED",
+        "SIGN_IN",
+        "USER_NAME",
+        "PASSWORD",
+        "PASSPHRASE",
+        "WRONG_PASSWORD",
+        "WRONG_PASSPHRASE",
+        "NO_COOKIE",
+        "NEW_TAB",
+        "LANGUAGE",  # the code of the language that a message is written in
         "WRONG_HOST",
         "WRONG_ORIGIN",
         "WRONG_PATH",
@@ -216,6 +226,16 @@ ENGLISH: dict[Code, str] = {
     Code.NO_ROOM_FOR_UPLOADS: "The server has no room for files. Try again later.",
     Code.NO_FILE: "The form has no file named 'files'.",
     Code.KEY_NEEDED: "A valid API key is needed, as 'Authorization: Bearer KEY'.",
+    Code.SIGN_IN_NEEDED: "Sign in to use the page.",
+    Code.SIGN_IN: "Sign in",
+    Code.USER_NAME: "Username",
+    Code.PASSWORD: "Password",
+    Code.PASSPHRASE: "Passphrase",
+    Code.WRONG_PASSWORD: "The username or the password is wrong.",
+    Code.WRONG_PASSPHRASE: "The passphrase is wrong.",
+    Code.NO_COOKIE: "Inside another page, this browser does not remember that you signed in.",
+    Code.NEW_TAB: "Open the page in a new tab",
+    Code.LANGUAGE: "en",
     Code.WRONG_HOST: (
         "This server does not answer for the host that was asked for. "
         "Its operator can add the host to ALLOWED_HOSTS."

@@ -7,13 +7,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -305,6 +306,18 @@ class Options(BaseModel):
         "File with one API key per line. Programs then need one of the keys; visitors of the page "
         "need none.",
         default_text="no key is needed",
+    )
+    page_users_file: Path | None = _setting(
+        None,
+        "File with the users who may open the page, one per line, as `htpasswd -nB NAME` writes "
+        "them: a name and the bcrypt hash of a password. Visitors then sign in.",
+        default_text="everybody may open the page",
+    )
+    page_passphrase: Annotated[SecretStr, MinLen(8), MaxLen(72)] | None = _setting(
+        None,
+        "One passphrase for all visitors, of 8 to 72 characters, if there is no PAGE_USERS_FILE. "
+        "Set the variable and not the flag, which every user of the machine can read.",
+        default_text="everybody may open the page",
     )
     page_api: Literal["keys", "on", "off"] = _setting(
         "keys",

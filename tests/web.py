@@ -20,6 +20,7 @@ from benchmarks.processes import ROOT, Instance, free_port
 from pipeline import BUNDLED
 from serving.generator import Generator
 from serving.http import app as http_app
+from serving.http.auth import Access, ApiKeys, digests_of
 from serving.http.server import Server
 from serving.metrics import Observer
 from serving.requests.registry import Limits
@@ -78,11 +79,13 @@ def serve(
     behind_proxy: bool = False,
     **options: Any,
 ) -> Iterator[Site]:
-    """Serve on a free port until the block ends."""
+    """Serve on a free port until the block ends; `keys` are the API keys, if there are any."""
     pipe = FakePipeline(held=held)
     observer = observer or Observer()
     if generator is None:
         generator = local_generator(pipe.as_pipeline(), limits or Limits(), observer)
+    if (keys := options.pop("keys", None)) is not None:
+        options["access"] = Access(ApiKeys(lambda: digests_of(keys)))
     app = http_app.build(generator, observer, **options)
     port = port or free_port()
     server = Server(

@@ -1,7 +1,7 @@
 """The page as part of a web application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ def mount(
     keep_files_s: int,
     *,
     programs: bool = True,
-    keys: Sequence[str] = (),
+    keys: ApiKeys | None = None,
+    guarded: bool = False,
 ) -> Callable[[], None]:
     """Mount the page of a generator at the root of an application.
 
@@ -50,6 +51,7 @@ def mount(
             seconds; they may stay a sixth longer.
         programs: whether programs may call the page's own API.
         keys: API keys, one of which these programs need; if there are none, no key is needed.
+        guarded: whether visitors have to sign in, so that the page offers to sign out.
 
     Returns:
         A function that ends the streams by which open pages stay in touch.
@@ -65,8 +67,10 @@ def mount(
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.facts))
     looks.connect_pictures(app, generator)
-    gradios = {language: texts["GRADIOS"] for language, texts in i18n.LANGUAGES.items()}
-    page, translations = in_every_language(_pages(generator, programs), gradios)
+    page, translations = in_every_language(
+        _pages(generator, programs, guarded),
+        {language: texts["GRADIOS"] for language, texts in i18n.LANGUAGES.items()},
+    )
     gr.mount_gradio_app(
         app,
         page,
@@ -86,17 +90,17 @@ def mount(
         enable_monitoring=False,
         max_file_size=MAX_UPLOAD_BYTES,
     )
-    page_sessions, end_streams = guard(app, page, uploads, ApiKeys(keys), scripts.TAGS)
+    page_sessions, end_streams = guard(app, page, uploads, keys or ApiKeys(), scripts.TAGS)
     _tidy_up(app, page_sessions, uploads, keep_files_s)
     return end_streams
 
 
-def _pages(generator: Generator, programs: bool) -> dict[str, gr.Blocks]:
+def _pages(generator: Generator, programs: bool, guarded: bool) -> dict[str, gr.Blocks]:
     """Build the page once in each language."""
     pages = {}
     for language in i18n.LANGUAGES:
         with i18n.speaking(language):
-            pages[language] = build_page(generator, programs=programs)
+            pages[language] = build_page(generator, programs=programs, guarded=guarded)
     return pages
 
 

@@ -2,13 +2,14 @@
 
 from serving.generator import Generator
 from serving.http import app as http_app
+from serving.http.auth import Access, ApiKeys
 from serving.http.server import ANSWERS_ON_S, Server
 from serving.metrics import Observer
 from serving.settings import Options
 from ui.mount import mount
 
 
-def build(generator: Generator, observer: Observer, keys: list[str], options: Options) -> Server:
+def build(generator: Generator, observer: Observer, access: Access, options: Options) -> Server:
     """Return a server of the page and the APIs.
 
     Importing this module imports Gradio, which reads the environment: prepare that before.
@@ -16,7 +17,7 @@ def build(generator: Generator, observer: Observer, keys: list[str], options: Op
     app = http_app.build(
         generator,
         observer,
-        keys=keys,
+        access,
         cors_origins=options.cors_origins,
         trusted_proxies=options.trusted_proxies,
         passes_on=bool(options.backend_urls),
@@ -24,19 +25,21 @@ def build(generator: Generator, observer: Observer, keys: list[str], options: Op
         a1111=options.a1111_api,
         allowed_hosts=(*options.allowed_hosts, options.host, options.space_host),
     )
-    at = options.host, options.port
     end_streams = mount(
         app,
         generator,
-        *at,
+        options.host,
+        options.port,
         options.keep_files,
         programs=options.page_api != "off",
-        keys=keys if options.page_api == "keys" else (),
+        keys=access.keys if options.page_api == "keys" else ApiKeys(),
+        guarded=access.users is not None,
     )
     return Server(
         app,
         generator,
-        *at,
+        options.host,
+        options.port,
         options.stop_within,
         end_streams,
         ANSWERS_ON_S,

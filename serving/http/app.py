@@ -1,7 +1,7 @@
 """The web application with the APIs; the caller may mount the page in it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -9,10 +9,10 @@ from fastapi import FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 
 from serving.generator import Generator
-from serving.http import errors, events, health
+from serving.http import errors, events, health, sign_in
 from serving.http.a1111 import routes as a1111_routes
 from serving.http.addresses import ClientAddress
-from serving.http.auth import ApiKeys
+from serving.http.auth import Access, ApiKeys
 from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit
 from serving.http.mcp import McpServer
 from serving.http.middleware import Checks, Departures, SecurityHeaders
@@ -37,8 +37,8 @@ _KEYED = rf"/v1/(?!images/files/)|{MCP_PATH}/?$"
 def build(
     generator: Generator,
     observer: Observer,
+    access: Access | None = None,
     *,
-    keys: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     trusted_proxies: int = 0,
     passes_on: bool = False,
@@ -51,7 +51,7 @@ def build(
     Args:
         generator: draws the pictures.
         observer: has the metrics.
-        keys: API keys, one of which every API call needs; if there are none, no key is needed.
+        access: who may use the APIs and the page; None for everybody.
         cors_origins: origins of other pages that may use and embed this one.
         trusted_proxies: number of proxies between visitors and this process.
         passes_on: whether the generator sends requests to other instances.
@@ -59,7 +59,7 @@ def build(
         allowed_hosts: host names that requests may be addressed to; see `AllowedHosts`.
         a1111: the clients that may use AUTOMATIC1111's API.
     """
-    api_keys = ApiKeys(keys)
+    api_keys, users = access or Access()
     mcp = McpServer(generator, api_keys)
     # The interactive documentation is left out: it would fetch its scripts from elsewhere.
     app = FastAPI(
@@ -72,8 +72,9 @@ def build(
     app.include_router(events.router(generator, api_keys, passes_on=passes_on))
     app.include_router(openai_routes.router(generator, api_keys))
     if a1111 != "off":
-        a1111_keys = api_keys if a1111 == "keys" else ApiKeys(())
-        app.include_router(a1111_routes.router(generator, a1111_keys))
+        app.include_router(
+            a1111_routes.router(generator, api_keys if a1111 == "keys" else ApiKeys())
+        )
     app.include_router(health.router(generator, observer))
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.
@@ -84,13 +85,16 @@ def build(
         if keyed.match(request.scope["path"]):
             api_keys.visitor(request)
 
-    checks = (
+    checks: list[Callable[[Request], object]] = [
         check_path,
         check_framing,
         partial(check_host, AllowedHosts(allowed_hosts)),
         partial(check_origin, cors_origins),
         check_key,
-    )
+    ]
+    if users is not None:
+        checks.append(partial(sign_in.check_signed_in, users, api_keys))
+        app.include_router(sign_in.router(users, is_framed=on_space or bool(cors_origins)))
     # A request passes the middleware in the reverse order: the last one added is the first.
     app.add_middleware(Departures)
     app.add_middleware(CallLimit, shares=Shares(MAX_CALLS, MAX_CALLS_EACH))
@@ -103,6 +107,8 @@ def build(
         allow_headers=["Authorization", "Content-Type", "X-Gradio-User"],
         expose_headers=["Content-Location", "Retry-After"],
     )
-    app.add_middleware(SecurityHeaders, may_embed=cors_origins, on_space=on_space)
+    app.add_middleware(
+        SecurityHeaders, may_embed=cors_origins, on_space=on_space, is_private=users is not None
+    )
     app.add_middleware(ClientAddress, trusted_proxies=trusted_proxies)
     return app

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from anyio import BrokenResourceError
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,17 +21,18 @@ class Checks:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer with the error of the first check that fails."""
+        answer = self._app
         if scope["type"] == "http":
             try:
                 for check in self._checks:
                     check(Request(scope))
+            except HTTPException as error:
+                answer = errors.plain(error)
             except RequestError as error:
                 answer = errors.refusal(error, scope)
                 if error.kind is not ErrorKind.UNAUTHORISED:  # such a client may try again
                     answer.headers["Connection"] = "close"
-                await answer(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        await answer(scope, receive, send)
 
 
 class Departures:
@@ -50,9 +52,12 @@ class Departures:
 class SecurityHeaders:
     """Middleware that adds the headers with which browsers restrict what the page can do."""
 
-    def __init__(self, app: ASGIApp, may_embed: Sequence[str], on_space: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, may_embed: Sequence[str], on_space: bool, is_private: bool
+    ) -> None:
         self._app = app
         self._is_embedded = bool(may_embed)
+        self._is_private = is_private  # whether no cache may keep an answer for several visitors
         # This site shows a Space in a frame.
         hub = ["https://huggingface.co"] if on_space else []
         # Gradio's page needs inline scripts and styles, and makes functions from text (eval).
@@ -83,6 +88,8 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
+                if self._is_private:
+                    headers.append("Cache-Control", "private")
                 # A cached answer to this page lacks the CORS headers that other pages need.
                 if self._is_embedded and "Origin" not in headers.get("Vary", ""):
                     headers.add_vary_header("Origin")

@@ -362,7 +362,7 @@ class RequestLifecycle:
         if request.live:
             self._drop_older(request)
         else:
-            self._rates.admit(request)
+            self._rates.admit(request.address, request.visitor)
 
     def _drop_older(self, request: Request) -> None:
         """End the live pictures that a new one replaces.

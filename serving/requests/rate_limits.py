@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from serving.generator import ErrorKind, Request, RequestError
+from serving.generator import ErrorKind, RequestError
 from serving.messages import Code, Message
 
 # Keys remembered. Beyond that, the key unused for longest is dropped: its bucket is full again.
@@ -45,13 +45,13 @@ class RateLimits:
         self._addresses = Buckets(per_address) if per_address else None
         self._sessions = Buckets(per_session) if per_session else None
 
-    def admit(self, request: Request) -> None:
-        """Count a request.
+    def admit(self, address: str, session: str) -> None:
+        """Count a request of an address and a session.
 
         Raises:
             RequestError: if the request exceeds a limit; it is then not counted.
         """
-        pairs = (self._addresses, request.address), (self._sessions, request.visitor)
+        pairs = (self._addresses, address), (self._sessions, session)
         limits = [(buckets, key) for buckets, key in pairs if buckets and key]
         wait_s = max((buckets.wait_s(key) for buckets, key in limits), default=0.0)
         if wait_s > 0:

@@ -32,7 +32,9 @@ def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("", "has no keys")])
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be used: [Errno 2]"), ("", "it is empty")]
+)
 def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
     file = tmp_path / "keys"
     if content is not None:
@@ -41,6 +43,24 @@ def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
     assert ended.returncode == 2
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_page_users_file(tmp_path: Path):
+    file = tmp_path / "users"
+    file.write_text("# users\nanna:$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00\n")
+    ended = run_app("--page-users-file", str(file), PORT=str(free_port()))
+    assert ended.returncode == 2
+    line = "line 2 is not NAME:HASH as `htpasswd -nB NAME` writes it"
+    assert ended.stderr.startswith(f"app.py: PAGE_USERS_FILE: {file} cannot be used: {line}")
+    assert "apr1" not in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_short_passphrase_is_not_repeated():
+    ended = run_app(PAGE_PASSPHRASE="secret")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "PAGE_PASSPHRASE: " in ended.stderr
+    assert "secret" not in ended.stderr
 
 
 def test_blocked_words_that_cannot_be_used(tmp_path: Path):

@@ -22,9 +22,12 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute, Mount
+from starlette.testclient import TestClient
 
 from benchmarks.processes import ROOT, stand_in
 from serving.http import app as http_app
+from serving.http import sign_in
+from serving.http.auth import Access, Users
 from serving.http.limits import (
     MAX_BODY_BYTES,
     MAX_PAGE_BODY_BYTES,
@@ -471,6 +474,20 @@ def test_the_table_names_every_open_route():
     table = (ROOT / "docs" / "security.md").read_text().partition("## Readable without")[2]
     named = set(re.findall(r"`(/[^`]*)`", table))
     assert there == named
+
+
+def test_a_page_with_users_is_closed():
+    """A route that is added to the page, here or by Gradio, is closed unless it is listed."""
+    observer = Observer()
+    generator = local_generator(FakePipeline().as_pipeline(), Limits(), observer)
+    access = Access(users=Users.with_passphrase("a passphrase"))
+    app = http_app.build(generator, observer, access, a1111="keys")
+    mount(app, generator, "127.0.0.1", 7860, 600, guarded=True)
+    client = TestClient(app, "http://127.0.0.1")
+    for path in addresses(app.routes):
+        is_open = sign_in.OPEN.fullmatch(path) or path in sign_in.ENTRANCE
+        for method in ("GET", "POST"):
+            assert is_open or client.request(method, path).status_code == 401
 
 
 def test_a_request_is_found_by_its_id_alone(site: str):

@@ -6,7 +6,13 @@ import { BEGINS_MS, DOUBLE_MS, Store, initial, isBusy, lineOf, reduce } from "..
 
 const after = (...actions) => actions.reduce(
   (state, [type, details]) => reduce(state, { type, ...details }), initial);
-const TEXTS = { away: "Connection lost.", started: "Starting from it.", paused: "Live waits.", live: "Rough." };
+const TEXTS = {
+  away: "Connection lost.",
+  signed_out: "Signed out.",
+  started: "Starting from it.",
+  paused: "Live waits.",
+  live: "Rough.",
+};
 const RUNNING = ["told", { line: { kind: "running", text: "Step 1 of 2" } }];
 const named = (id) => ["told", { line: { kind: "running", text: "Starting…", request: id } }];
 const ended = (id) => ["told", { line: { kind: "drawn", text: "4 pictures", ends: id } }];
@@ -134,6 +140,7 @@ const EVENTS = {
   shows: () => ["lives", { isShown: true }],
   hides: () => ["lives", { isShown: false }],
   loses: () => ["lost"],
+  signsOut: () => ["lost", { isSignedOut: true }],
   returns: () => ["back"],
   types: () => ["corrected"],
   removes: () => ["removed"],
@@ -157,10 +164,11 @@ test("after any actions the line says what is so", () => {
       const line = lineOf(state, TEXTS);
       const says = (text) => line.text.includes(text);
       if (state.away) {
-        assert.equal(line.text, TEXTS.away);
+        assert.equal(line.text, state.isSignedOut ? TEXTS.signed_out : TEXTS.away);
+        assert.equal(line.action === "sign_in", state.isSignedOut);
         continue;
       }
-      assert.ok(!says(TEXTS.away));
+      assert.ok(!says(TEXTS.away) && !says(TEXTS.signed_out));
       assert.equal(line.kind === "running", state.running);
       if (state.running) assert.equal(line.text, progress);
       if (says(TEXTS.paused)) assert.ok(state.live && state.hasStart);

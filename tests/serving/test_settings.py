@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from serving import settings
 from serving.settings import Options
@@ -42,6 +42,8 @@ OTHERS = {
     "cors_origins": ("https://a.example", ("https://a.example",)),
     "trusted_proxies": ("2", 2),
     "api_keys_file": ("keys", Path("keys")),
+    "page_users_file": ("users", Path("users")),
+    "page_passphrase": ("a passphrase", SecretStr("a passphrase")),
     "page_api": ("off", "off"),
     "a1111_api": ("off", "off"),
     "stop_within": ("0", 0),
@@ -86,6 +88,8 @@ def test_defaults():
         rate_per_session=0,
         trusted_proxies=0,
         api_keys_file=None,
+        page_users_file=None,
+        page_passphrase=None,
         blocked_words=None,
         cors_origins=(),
         allowed_hosts=(),

@@ -6,32 +6,38 @@ const TRY_EVERY_MS = 2000;
 const ANSWER_WITHIN_MS = 5000;
 const TIMES_AGAIN = 3; // retries of a picture that did not load
 const SILENT_MS = 20_000; // while a request is drawn the server sends something every 5 s
-const GATEWAY_ALONE = [502, 504]; // a gateway answers, but no server behind it
+const SIGNED_OUT = 401;
+// Answers that say nothing of a call: of a gateway without a server behind it, and to a visitor who is
+// not signed in any more, in this tab or in another one.
+const NO_ANSWERS = [502, 504, SIGNED_OUT];
+const CALLS = ["gradio_api/run/", "gradio_api/upload?"];
 
 const apps = new Set();
 const returning = new Map(); // promises that servers answer again, by their addresses
 
-const answers = async (home) => {
+// Returns the status with which a server answers, 0 if it does not.
+const ask = async (home) => {
   try {
     const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
-    const { ok } = await fetch(new URL("gradio_api/app_id", home), { signal });
-    return ok;
+    return (await fetch(new URL("gradio_api/app_id", home), { signal })).status;
   } catch {
-    return false;
+    return 0;
   }
 };
 
-// Resolves when the server answers again, and polls it until then.
-const back = (home) => {
+// Resolves when the server answers again, and polls it until then; `status` is its last answer.
+const back = (home, status = 0) => {
   const { href } = home;
-  const tell = (what) => {
-    for (const app of apps) if (app.home.href === href) app.store.dispatch(what);
+  const tell = (...what) => {
+    for (const app of apps) if (app.home.href === href) app.store.dispatch(...what);
   };
   const poll = async () => {
-    tell("lost");
+    let last = status;
     do {
+      tell("lost", { isSignedOut: last === SIGNED_OUT });
       await pause(TRY_EVERY_MS);
-    } while (!await answers(home));
+      last = await ask(home);
+    } while (last !== 200);
     returning.delete(href);
     tell("back");
   };
@@ -42,13 +48,15 @@ const back = (home) => {
 // Makes a call, and makes it again once the server is back if it did not get through.
 export const fetchOnceBack = async (app, call) => {
   for (;;) {
+    let status = 0;
     try {
       const answer = await call();
-      if (!GATEWAY_ALONE.includes(answer.status)) return answer;
+      status = answer.status;
+      if (!NO_ANSWERS.includes(status)) return answer;
     } catch (error) {
       if (!(error instanceof TypeError)) throw error; // thrown by fetch for a broken connection
     }
-    await back(app.home);
+    await back(app.home, status);
   }
 };
 
@@ -115,7 +123,8 @@ const CLIENTS_FETCH = Symbol.for("sdxl-fetch");
 const before = window[CLIENTS_FETCH] ?? ((...call) => fetch(...call));
 window[CLIENTS_FETCH] = async (input, init) => {
   const address = String(input.url ?? input);
-  const app = [...apps].find(({ home }) => address.startsWith(new URL("gradio_api/run/", home)));
+  const isCall = ({ home }) => CALLS.some((path) => address.startsWith(new URL(path, home)));
+  const app = [...apps].find(isCall);
   if (!app) return before(input, init);
   let content;
   const answer = await fetchOnceBack(app, async () => {
@@ -145,7 +154,7 @@ const mend = async (image, home) => {
   failure.isMending = true;
   await pause(failure.times * TRY_EVERY_MS);
   // A failure for want of a connection says nothing about the picture.
-  if (await answers(home)) failure.times++;
+  if (await ask(home) === 200) failure.times++;
   else await back(home);
   failure.isMending = false;
   if (image.src === address) image.src = address;

@@ -45,16 +45,17 @@ _LINES = "({ several }) => ({ prompt: { __type__: 'update', lines: several ? 4 :
 _SENDS = "prompt.submit generate.click"
 
 
-def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
+def build_page(generator: Generator, *, programs: bool = True, guarded: bool = False) -> gr.Blocks:
     """Return the page for one generator. Requests wait in the generator's queue, not in Gradio's.
 
-    With `programs`, programs may call one function of the page, `/generate`.
+    With `programs`, programs may call one function of the page, `/generate`. With `guarded`,
+    visitors have signed in and can sign out.
     """
     kind = kind_of(generator.facts)
     title = i18n.text("title", family=generator.facts.family)
     with gr.Blocks(title=title, analytics_enabled=False) as page:
         wiring, drawing = Wiring(page), Drawing(generator, kind)
-        _layout(wiring, generator.facts, kind)
+        _layout(wiring, generator.facts, kind, guarded)
         _connect(wiring, drawing, generator, kind)
         if programs:
             names = ", ".join(styles_for(kind))
@@ -66,8 +67,8 @@ def build_page(generator: Generator, *, programs: bool = True) -> gr.Blocks:
     return page.queue(default_concurrency_limit=None, status_update_rate=60, api_open=programs)
 
 
-def _layout(wiring: Wiring, facts: Facts, kind: Kind) -> None:
-    gr.HTML(_header(facts, kind), elem_id="header", padding=False)
+def _layout(wiring: Wiring, facts: Facts, kind: Kind, guarded: bool) -> None:
+    gr.HTML(_header(facts, kind, guarded), elem_id="header", padding=False)
     with gr.Row(elem_id="studio"):
         with gr.Column(elem_id="words"):
             with gr.Column(elem_id="ask"):
@@ -189,7 +190,7 @@ def _connect(wiring: Wiring, drawing: Drawing, generator: Generator, kind: Kind)
     wiring.on("stop.click", drawing.stop, tells=())
 
 
-def _header(facts: Facts, kind: Kind) -> str:
+def _header(facts: Facts, kind: Kind, guarded: bool) -> str:
     # `lang` tells the scripts which language the browser chose. `data-page` holds what they add to
     # Gradio's page: some translated names, the styles' pictures and the largest file size.
     # `data-masks` says that requests need a picture and a mask.
@@ -201,7 +202,13 @@ def _header(facts: Facts, kind: Kind) -> str:
     line = i18n.DEMO if kind is Kind.MINIATURE else facts.name
     title, line, data = map(escape, (title, line, data))
     masks = " data-masks" if facts.needs_mask else ""
-    return f'<h1 lang="{i18n.language()}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
+    button = (
+        f'<form method="post" action="sign-out"><button>{escape(i18n.SIGN_OUT)}</button></form>'
+    )
+    return (
+        f'<h1 lang="{i18n.language()}" data-page="{data}"{masks}>{title}</h1><p>{line}</p>'
+        f"{button if guarded else ''}"
+    )
 
 
 def _footer(facts: Facts, kind: Kind) -> str:

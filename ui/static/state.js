@@ -14,6 +14,7 @@ export const initial = {
   followed: "", // the id of the request whose progress the page listens to
   broken: false, // whether the page lost sight of that request
   away: false, // whether the network is away
+  isSignedOut: false, // or rather the visitor is not signed in any more
   next: "", // the prompt that waits for the end of the request
   sentAt: NEVER, // when such a prompt was sent last, until its request is under way
   entered: { prompt: null, at: NEVER }, // the last Enter in the prompt
@@ -63,7 +64,7 @@ const actions = {
   undone: (state) => ({ ...state, before: null, line: state.running ? state.line : NOTHING }),
   // Some of the pictures in view are there no more: what was told of them is not true any more.
   removed: (state) => ({ ...state, line: state.running ? state.line : NOTHING }),
-  lost: (state) => ({ ...state, away: true, broken: true }),
+  lost: (state, { isSignedOut = false }) => ({ ...state, away: true, isSignedOut, broken: true }),
   back: (state) => ({ ...state, away: false }),
   ended: (state) => ({ ...state, followed: "" }),
   // Enter in the prompt waits for the end of the request; a second press changes nothing.
@@ -106,7 +107,8 @@ export const reduce = (state, action) => actions[action.type](state, action);
 // The one line that says what the state is: its kind, its text, a warning, and what may be done. `texts`
 // are those that the server does not tell.
 export const lineOf = (state, texts) => {
-  const { line, running, away, hasStart, editing, live, isLive, before } = state;
+  const { line, running, away, isSignedOut, hasStart, editing, live, isLive, before } = state;
+  if (away && isSignedOut) return { kind: "note", text: texts.signed_out, action: "sign_in" };
   if (away) return { kind: "note", text: texts.away };
   if (running || line.kind === "error") return line;
   if (isLive) return { kind: "note", text: texts.live, action: "keep" };

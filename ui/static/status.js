@@ -79,6 +79,7 @@ export const begin = (app, { element, props, trigger, watch }) => {
 
   app.page.addEventListener("click", ({ target }) => {
     const action = target.closest?.("[data-do]")?.dataset.do;
+    if (action === "sign_in") window.open(app.home, alone ? "_self" : "_blank");
     if (action === "undo" && target.closest("#status")) trigger("undo");
     if (action === "keep") trigger("next", app.live.kept());
     if (action === "finish") app.act("finish", app.find("#picture-texts [data-kind~=unfinished]"));

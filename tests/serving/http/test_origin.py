@@ -6,6 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.http.app import build
+from serving.http.auth import Access, ApiKeys, digests_of
 from serving.http.middleware import Checks
 from serving.http.origin import AllowedHosts, check_origin
 from serving.metrics import Observer
@@ -125,7 +126,8 @@ def test_pages_of_other_origins_change_nothing(headers: dict[str, str], passes: 
 def test_no_header_causes_an_error(name: str):
     pipe = FakePipeline().as_pipeline()
     generator = local_generator(pipe, Limits(), Observer())
-    app = build(generator, Observer(), keys=["secret"], trusted_proxies=1, a1111="keys")
+    keys = ApiKeys(lambda: digests_of(["secret"]))
+    app = build(generator, Observer(), Access(keys), trusted_proxies=1, a1111="keys")
     client = TestClient(app, base_url="http://127.0.0.1")  # an exception is raised
     texts = (
         "",

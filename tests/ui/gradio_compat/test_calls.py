@@ -18,6 +18,7 @@ from fastapi.routing import iter_route_contexts
 from gradio.block_function import BlockFunction
 from starlette.testclient import TestClient
 
+from serving.http.auth import ApiKeys, digests_of
 from tests.pages import StandIn
 from tests.ui.gradio_compat.mounted import mounted_in
 from ui.gradio_compat import calls, sessions, uploads
@@ -381,7 +382,7 @@ def test_programs_need_a_key_and_the_page_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    page = Page(tmp_path, keys=["secret"])
+    page = Page(tmp_path, keys=ApiKeys(lambda: digests_of(["secret"])))
     indices = {each.name: index for index, each in page.blocks.fns.items()}
     for_programs, for_page = indices["for_programs"], indices["for_page"]
     nothing = [None] * len(page.blocks.fns[for_page].inputs)

@@ -24,7 +24,7 @@ OTHERS = [language for language in i18n.LANGUAGES if language != "en"]
 # Texts that may be the same in another language.
 ALIKE = {
     *("LIVE", "RESTORE_HINT", "prompt", "sampler", "scheduler", "style", "vae"),
-    *("KINDS", "decimal_mark", "finished", "untranslated"),
+    *("KINDS", "decimal_mark", "finished", "passphrase", "untranslated"),
 }
 NAMES = re.compile(r"\bi18n\.([A-Z]\w+)|\bi18n\.text\(\s*\"(\w+)\"")
 
