@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Begins the visitor of a request with an API key; the key's name follows. No session has a space.
+KEY = "key "
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -42,6 +44,12 @@ class Observer:
         self._requests = count("sdxl_requests", "Requests, including refused ones.", ["outcome"])
         self._live = count("sdxl_live", "Live pictures, drawn while visitors type.", ["outcome"])
         self._images = count("sdxl_images", "Pictures drawn.")
+        self._key_requests = count(
+            "sdxl_key_requests",
+            "Requests with an API key, without refused ones.",
+            ["key"],
+        )
+        self._key_images = count("sdxl_key_images", "Pictures drawn for an API key.", ["key"])
         self._retries = count(
             "sdxl_retries", "Requests begun again on another instance.", ["reason"]
         )
@@ -111,6 +119,10 @@ class Observer:
             for stage in ("denoise", "finish"):
                 self._stages.labels(stage).observe(stages[stage])
         self._images.inc(record.images)
+        if record.request.visitor.startswith(KEY):
+            key = record.request.visitor.removeprefix(KEY)
+            self._key_requests.labels(key).inc()
+            self._key_images.labels(key).inc(record.images)
         milliseconds = {f"{name}_ms": round(1000 * s) for name, s in stages.items()}
         self._log(
             record.request,

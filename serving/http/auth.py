@@ -15,6 +15,7 @@ from starlette.requests import Request
 from serving.generator import ErrorKind, RequestError
 from serving.http.addresses import address_of
 from serving.messages import Code, Message
+from serving.metrics import KEY
 
 # Seconds that a user stays signed in.
 SIGNED_IN_S = 30 * 24 * 3600
@@ -51,7 +52,7 @@ class ApiKeys:
             if hmac.compare_digest(digest, known_digest)
         ]
         is_right = scheme.lower() in ("bearer", "basic") and names
-        return f"key {names[0]}" if is_right else None
+        return KEY + names[0] if is_right else None
 
     def visitor(self, request: Request) -> str:
         """Return the visitor that a request comes from: the owner of its key, or its address.

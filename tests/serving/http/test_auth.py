@@ -13,6 +13,7 @@ from serving.generator import RequestError
 from serving.http import auth
 from serving.http.auth import Access, ApiKeys, Users, digests_of, parse_users
 from serving.http.watched_file import WatchedFile
+from tests.calls import BODY, metric, post
 from tests.web import serve
 
 # A line that `htpasswd -nB` wrote.
@@ -62,6 +63,19 @@ def test_a_file_of_keys_is_read_again(tmp_path: Path):
         assert statuses() == [401, 200, 200]
         write("")
         assert statuses() == [401, 200, 200]
+
+
+def test_the_use_of_each_key_is_counted():
+    with serve(keys=["one", "two"]) as site:
+        for key, count in (("one", 1), ("two", 2), ("wrong", 1)):
+            for _ in range(count):
+                body = BODY | {"images": 2}
+                post(site, body, headers={"Authorization": f"Bearer {key}"})
+        for key, count in (("one", 1), ("two", 2)):
+            [name] = digests_of([key])
+            assert metric(site, f'sdxl_key_requests_total{{key="{name}"}}') == count
+            assert metric(site, f'sdxl_key_images_total{{key="{name}"}}') == 2 * count
+        assert metric(site, "sdxl_key_requests_total") == 3
 
 
 # --- users ---
