@@ -187,11 +187,10 @@ def open_picture(page: Page, index: int = 0) -> None:
     expect(page.locator("#picked-settings dd").first).to_be_visible()
 
 
-def act(page: Page, name: str, menu: str = "") -> None:
-    """Press an action in the bar of the opened picture, or in one of the bar's menus."""
-    if menu:
-        page.locator(f"#bar [data-act={menu}]").click()
-    page.locator(f"#bar [data-act={name}]").click()
+def act(page: Page, *names: str) -> None:
+    """Press an action in the bar of the opened picture; the name of its menu comes first, if any."""
+    for name in names:
+        page.locator(f"#bar [data-act={name}]").click()
 
 
 def open_advanced(page: Page) -> None:

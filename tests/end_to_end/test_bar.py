@@ -87,7 +87,7 @@ def test_a_picture_is_copied(page: Page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     draw_pictures(page, PROMPT)
     open_picture(page)
-    act(page, "copy", "download")
+    act(page, "download", "copy")
     expect(page.locator("#bar [data-act=copy]")).to_have_text(i18n.ACTIONS["copied"])
     kinds = page.evaluate("navigator.clipboard.read().then(([item]) => item.types)")
     assert kinds == ["image/png"]

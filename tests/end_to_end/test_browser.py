@@ -87,7 +87,7 @@ def test_a_picture_opened_and_its_settings_used(page: Page):
     expect(page.locator("#seed input")).to_have_value(second)
     expect(page.locator("#randomise input")).not_to_be_checked()
 
-    act(page, "new_seed", "more")
+    act(page, "more", "new_seed")
     expect(page.locator("#picked")).to_be_hidden()
     wait_for_pictures(page)
     assert page.locator("#seed input").input_value() not in (str(first), second)

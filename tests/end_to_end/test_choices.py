@@ -57,7 +57,7 @@ def test_a_size_can_be_chosen_once_it_is_ready(page: Page):
 @pytest.mark.slow
 def test_variations_of_the_open_picture(page: Page):
     seed = shown(page, i18n.SETTINGS["seed"].label)
-    act(page, "strong", "vary")
+    act(page, "vary", "strong")
     expect(page.locator("#picked")).to_be_hidden()
     wait_for_pictures(page)
     captions = page.locator("#gallery .caption-label")
@@ -112,7 +112,7 @@ def test_a_picture_is_drawn_again_larger(browser: Browser, tmp_path: Path):
             draw_pictures(page, "a star", 2)
             open_picture(page, 1)
             seed = shown(page, i18n.SETTINGS["seed"].label)
-            act(page, "larger", "more")
+            act(page, "more", "larger")
             expect(page.locator("#gallery .preview")).to_have_count(0)
             wait_for_pictures(page, 1)
             open_picture(page)

@@ -289,7 +289,7 @@ def test_progress_and_stop_are_in_view(
         assert said.evaluate(IN_VIEW)
         page.locator("#words").evaluate("(words) => words.scrollTo(0, words.scrollHeight)")
         page.locator("#bar [data-act=use]").scroll_into_view_if_needed()
-        act(page, "new_seed", "more")
+        act(page, "more", "new_seed")
         expect(page.locator("#stop")).to_be_visible()
         page.wait_for_function("document.querySelector('#status progress')?.value > 0")
         for part in ("#stop", "#status"):

@@ -311,7 +311,7 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
         draw_pictures(page, "a red circle", 1)
         page.locator("#free-picture").click()
         page.locator("#gallery .thumbnail-lg").click()
-        act(page, "new_seed", "more")
+        act(page, "more", "new_seed")
         expect(page.locator("#gallery .preview")).to_have_count(0)
         wait_for_pictures(page, 1)
         page.locator("#gallery .thumbnail-lg").click()
@@ -323,7 +323,7 @@ def test_a_new_seed_draws_from_the_opened_pictures_own_start(visitor: Visitor, a
         # After a reload the browser no longer has the picture, and the page says so.
         page.reload()
         page.locator("#gallery .thumbnail-lg").click()
-        act(page, "new_seed", "more")
+        act(page, "more", "new_seed")
         expect(page.locator("#status [role=alert]")).to_contain_text("no longer kept")
 
 

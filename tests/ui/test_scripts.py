@@ -1,5 +1,6 @@
 """The page's scripts."""
 
+import gzip
 import posixpath
 import re
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from ui import scripts
+from ui import scripts, theme
 
 NODE = Path(sys.executable).with_name("node")
 TESTS = Path(__file__).parents[1] / "node"
@@ -60,3 +61,10 @@ def test_what_needs_no_browser():
     assert files
     tests = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, check=False)
     assert tests.returncode == 0, tests.stdout
+
+
+def test_a_visit_loads_little(client: TestClient):
+    """The tools for a picture to start from follow with the first one."""
+    contents = [client.get(f"/{address}").content for address in scripts.MODULES]
+    sizes = [len(gzip.compress(content)) for content in (*contents, theme.CSS.read_bytes())]
+    assert sum(sizes) < 60_000

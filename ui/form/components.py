@@ -100,7 +100,7 @@ def _component(setting: Setting, facts: Facts) -> Component:
         )
     if isinstance(model_setting, Loras):
         return looks.field(facts)
-    # Gradio neither checks bounds nor rounds here, so that the status line can report such a number.
+    # Gradio neither checks bounds nor rounds here, so that the page can report such a number.
     if isinstance(model_setting, Seed):
         return gr.Number(setting.default, **options)
     if isinstance(model_setting, OwnNumber):  # Gradio's own component for numbers has 0 for none

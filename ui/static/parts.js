@@ -1,5 +1,5 @@
 // The small parts of the page, each with the line or field that it belongs to.
-import { alone, isSeen, make } from "./app.js";
+import { alone, isSeen } from "./app.js";
 import { openPanel } from "./page.js";
 
 // Loads the tools for a picture to start from, with the first picture. Until then nothing asks for them.
