@@ -188,7 +188,7 @@ def open_picture(page: Page, index: int = 0) -> None:
 
 
 def act(page: Page, *names: str) -> None:
-    """Press an action in the bar of the opened picture; the name of its menu comes first, if any."""
+    """Press an action in the bar of the opened picture; the name of its menu comes first."""
     for name in names:
         page.locator(f"#bar [data-act={name}]").click()
 
