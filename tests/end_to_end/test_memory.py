@@ -513,6 +513,7 @@ def test_every_kind_of_file_restores_and_without_settings_none_does(page: Page, 
     page.locator("#chip-picture").click()
     page.locator("#restore-picture input[type=file]").set_input_files(files[2])
     expect(page.locator("#restored dd").first).to_have_text(PROMPT)
+    page.locator("#edit [data-do=done]").click()
 
     open_advanced(page)
     page.get_by_label(i18n.EMBED).uncheck()
