@@ -1,6 +1,6 @@
 // The filmstrip of this visit's requests, and the grid of all. A click shows what an entry is; its
 // settings are taken by a button only.
-import { make, pause } from "./app.js";
+import { alone, make, pause } from "./app.js";
 import {
   addToVisit, find, goneOf, hasRoomForFavourites, isOfVisit, look, promptOf, read, remove, without, write,
 } from "./entries.js";
@@ -10,6 +10,7 @@ const isRemoval = (key) => key === "Delete" || key === "Backspace";
 
 // Scrolls so that the top of a part can be seen, if it cannot.
 const bringIntoView = (part) => {
+  if (!alone) return; // the page around is scrolled by its visitor alone
   const { top } = part.getBoundingClientRect();
   if (top < 0 || top > innerHeight / 2) part.scrollIntoView({ block: "start" });
 };
