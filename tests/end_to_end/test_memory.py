@@ -130,6 +130,7 @@ def test_what_is_typed_and_chosen_survives_in_its_tab(page: Page, address: str):
     prompt.fill("a moon\na star")
     page.locator("#chip-style").click()
     page.locator("#style input").nth(1).check()
+    page.keyboard.press("Escape")
     open_advanced(page)
     fix_seed(page, "41")
     steps.fill("3")
