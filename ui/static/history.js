@@ -260,6 +260,7 @@ export const begin = (app, { element, trigger }) => {
       forgotten.delete(id);
       followedId = id;
       if (drawn) drawnId = id;
+      if (drawn && id !== chosenId) chosenId = null; // other pictures are in view
     }
     // A request is told again when it has ended. That must not bring back an entry that was deleted.
     if (link && !entered.has(id) && !find(id)) {
