@@ -147,6 +147,7 @@ def test_a_picture_of_automatic1111_restores(page: Page):
         expect(page.locator("#status .warning")).to_contain_text("v1-5-pruned-emaonly")
         drop(page, "#prompt textarea", "notes.txt", b"a red star")
         expect(found).to_have_text(i18n.UNREADABLE_PICTURE)
+    page.keyboard.press("Escape")  # closes the panel with the message
     open_advanced(page)
     expect(page.locator("#negative textarea")).to_have_value("blurry")
     expect(page.locator("#seed input")).to_have_value("965400086")
