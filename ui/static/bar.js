@@ -117,6 +117,7 @@ const menuOf = (app, name, list) => {
   menu.addEventListener("beforetoggle", ({ newState }) => {
     if (newState !== "open") return;
     menu.replaceChildren(...list().map((entry) => itemOf(app, entry)));
+    enable(app);
     menu.firstElementChild.autofocus = true;
   });
   menu.addEventListener("keydown", (event) => {

@@ -253,7 +253,9 @@ forEachApp((app) => app.whenOpen(() => {
     keep();
   });
   app.store.subscribe(({ running }, before) => {
-    if (running !== before.running) requestAnimationFrame(keep); // Stop takes the place of Generate
+    if (running === before.running) return;
+    app.find("#act").toggleAttribute("data-running", running); // Stop takes the place of Generate
+    requestAnimationFrame(keep);
   });
   document.documentElement.dataset.sdxl = "ready";
 }));
