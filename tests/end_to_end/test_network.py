@@ -16,7 +16,6 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks.processes import Instance
 from benchmarks.proxy import Proxy
-from serving.messages import Code, Message
 from tests.browsing import (
     DRAWN_WITHIN_MS,
     STOPPED,
@@ -232,7 +231,7 @@ def test_a_press_during_an_outage_takes_effect_afterwards(slow_page: Page, slow_
     expect_away(slow_page)
     slow_page.locator("#stop").click()
     slow_line.mend()
-    expect_ready(slow_page, str(Message(Code.CANCELLED)))
+    expect_ready(slow_page, STOPPED)
     set_steps(slow_page, 2)
     slow_line.cut()
     slow_page.locator("#generate").click()
@@ -246,7 +245,7 @@ def test_a_press_whose_events_break_off_at_once_is_followed(slow_page: Page):
     """The page knows an older request, and has not heard of that of the press."""
     draw(slow_page)
     slow_page.locator("#stop").click()
-    expect_ready(slow_page, str(Message(Code.CANCELLED)))
+    expect_ready(slow_page, STOPPED)
     set_steps(slow_page, 2)
     slow_page.route(
         "**/following/*",
