@@ -1,6 +1,8 @@
 """The choice of a model, which there is where the server has several."""
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -10,12 +12,13 @@ from pipeline.images.metadata import Settings
 from pipeline.request import SETTINGS
 from serving.generator import RequestError
 from tests.models import MODEL
-from tests.pages import field_of
+from tests.pages import StandIn, field_of
 from ui import i18n, looks
-from ui.form import requests, settings
+from ui.form import components, requests, settings
 from ui.form.fields import USUAL, Visitor
 from ui.samples.model_kind import kind_of
 from ui.samples.styles import styles_for
+from ui.wiring import Wiring
 
 PONY = ModelFacts(name="pony", title="Pony", scheduler="heun", schedulers=("heun",))
 ODD = ModelFacts(name="odd", fault="another family")
@@ -85,3 +88,39 @@ def test_a_model_with_programs_of_its_own_has_its_sizes() -> None:
     with pytest.raises(RequestError) as refused:
         requests.to_request(BOTH, styles_for(kind_of(BOTH)), other, Visitor("", ""))
     assert refused.value.message.params["choices"] == ["64x48"]
+
+
+def opened(facts: Facts, **values: str) -> dict[str, Any]:
+    """Return what a page gets that is opened with kept values, by the names of its components."""
+
+    class Server(StandIn):
+        facts = MODEL  # when the page was laid out
+
+    server = Server()
+    with gr.Blocks() as blocks:
+        wiring = Wiring(blocks)
+        components.create(wiring, server.facts, styles_for(kind_of(server.facts)))
+        for name in ("chip-size", "status"):
+            wiring.add(name, gr.HTML())
+        components.connect(wiring, server)
+    [event] = [each for each in blocks.fns.values() if each.name == "opened"]
+    server.facts = facts  # type: ignore[misc]
+    sent_values = [values.get(name, "") for name in ("model", "size")]
+    call: Any = event.fn
+    answer = asyncio.run(call(gr.Request(), gr.EventData(None, None), *sent_values))
+    names = {component: name for name, component in wiring.components.items()}
+    return {names[component]: value for component, value in answer.items()}
+
+
+def test_a_model_that_came_later_is_kept_with_its_sizes() -> None:
+    updates = opened(replace(MODEL, others=(SMALL,)), model="small")
+    assert updates["model"].value == "small"
+    assert updates["size"].choices == [(i18n.size((64, 48)), USUAL)]
+    assert "status" not in updates
+
+
+def test_a_model_that_is_gone_is_named() -> None:
+    updates = opened(MODEL, model="pony")
+    assert updates["model"].value == ""
+    assert updates["status"]["kind"] == "warning"
+    assert "pony" in updates["status"]["text"]
