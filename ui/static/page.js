@@ -79,7 +79,7 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   const app = appOf(event.target);
   if (!app || event.key !== "Escape" || event.defaultPrevented) return;
-  if (app.find(":popover-open")) return; // which the browser closes
+  if (app.find("[popover=auto]:popover-open")) return; // which the browser closes
   const stop = () => press(app.find("#stop"));
   if (stop() || closeEdit(app) || closePicture(app)) return;
   // A request sent just now has no Stop yet: wait for it, for 2 s or until the next press.
