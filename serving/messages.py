@@ -192,7 +192,9 @@ ENGLISH: dict[Code, str] = {
     Code.STOPPING: "The server is shutting down. Try again in a moment.",
     Code.UNAVAILABLE: "No instance can draw at the moment. Try again in a while.",
     Code.REPLACED: "The model has been replaced since the request began. Try again.",
-    Code.OUT_OF_MEMORY: "The device ran out of memory while drawing. Try again.",
+    Code.OUT_OF_MEMORY: (
+        "The device ran out of memory while drawing. Try again, or choose a smaller size."
+    ),
     Code.FAILED: "Something went wrong while drawing. Try again.",
     Code.BROKEN: "Something went wrong on the server. Try again.",
     Code.UNSCREENED: "The pictures could not be screened. Try again.",
@@ -202,7 +204,7 @@ ENGLISH: dict[Code, str] = {
     ),
     Code.LOOP: "This instance passes requests on; BACKEND_URLS must name instances that draw.",
     Code.UNKNOWN_REQUEST: "No request has this id, or its result is no longer kept.",
-    Code.DUPLICATE: "Another request has this id already.",
+    Code.DUPLICATE: "Another request has this id already. Use another id.",
     Code.FULL: "The queue is full. Try again {wait_s}.",
     Code.TOO_MANY_REQUESTS: "You have sent too many requests. Try again {wait_s}.",
     Code.NOT_STARTED: "The request did not begin within {seconds} seconds. Try again later.",
@@ -211,15 +213,15 @@ ENGLISH: dict[Code, str] = {
     ),
     Code.NO_ROOM: "The pictures are drawn, but the server has no room to keep them. "
     "Try again later.",
-    Code.PICTURE_GONE: "This picture does not exist, or is no longer kept.",
+    Code.PICTURE_GONE: "This picture does not exist, or is no longer kept. Draw it again.",
     Code.CROWDED: "Too many visitors are connected. Try again in a moment.",
     Code.TOO_MANY_CONNECTIONS: (
-        "Your address has too many open connections. Close some and try again."
+        "Too many connections are open from your network. Close some and try again."
     ),
-    Code.TOO_MANY_PAGES: "Your address has too many pages open. Close some and try again.",
-    Code.TOO_MANY_CALLS: (
-        "Too many of your calls have not been answered yet. Wait for their answers."
+    Code.TOO_MANY_PAGES: (
+        "This page is open too often from your network. Close some tabs and try again."
     ),
+    Code.TOO_MANY_CALLS: "Too many of your calls are still unanswered. Try again in a moment.",
     Code.TOO_LARGE: "This is too large to send: at most {kib} KiB are possible.",
     Code.TOO_MANY_UPLOADS: "Too many files are being uploaded. Try again in a moment.",
     Code.UPLOAD_TOO_SLOW: "The file did not arrive in time. Try again.",
@@ -233,7 +235,9 @@ ENGLISH: dict[Code, str] = {
     Code.PASSPHRASE: "Passphrase",
     Code.WRONG_PASSWORD: "The username or the password is wrong.",
     Code.WRONG_PASSPHRASE: "The passphrase is wrong.",
-    Code.NO_COOKIE: "Inside another page, this browser does not remember that you signed in.",
+    Code.NO_COOKIE: (
+        "This browser cannot keep you signed in inside another page. Open the page in a new tab."
+    ),
     Code.NEW_TAB: "Open the page in a new tab",
     Code.LANGUAGE: "en",
     Code.WRONG_HOST: (
@@ -293,7 +297,9 @@ ENGLISH: dict[Code, str] = {
         "prompt changes too often during the run; expected at most {limit} different texts, with "
         "fewer [from:to:when] and [a|b]"
     ),
-    Code.TOO_LONG_FOR_FORMAT: "{field} is {value}, a format without room for prompts this long",
+    Code.TOO_LONG_FOR_FORMAT: (
+        "{field} is {value}, a format without room for prompts this long; use png or webp"
+    ),
     Code.NOT_LIVE: "live is true, but live pictures are too slow here or off; leave it out",
     Code.TOO_LARGE_FOR_URLS: (
         "{field} is 'url', for which these pictures are too large; use 'b64_json'"
@@ -302,7 +308,10 @@ ENGLISH: dict[Code, str] = {
         "{field} cannot be used: {reason}; expected a PNG, JPEG or WebP picture"
     ),
     Code.MASK_SIZE: "{field} is {value} pixels; expected {expected}, the size of image",
-    Code.EMPTY_MASK: "{field} marks no part of the picture, so there is nothing to redraw",
+    Code.EMPTY_MASK: (
+        "{field} marks no part of the picture, so there is nothing to redraw; mark a part, or leave"
+        " it out"
+    ),
     Code.MASK_NEEDED: (
         "{field} is missing; this model redraws masked parts of pictures, so send image and mask"
     ),

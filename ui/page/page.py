@@ -228,5 +228,5 @@ def _licence(facts: Facts, kind: Kind) -> str:
     if kind not in _LICENCES or not is_published:
         return escape(i18n.OWN_LICENCE)
     name, address = _LICENCES[kind]
-    text = escape(f"{i18n.LICENCE}: {name}")
+    text = escape(i18n.text("licence", name=name))
     return f'<a href="{address}" target="_blank" rel="noopener">{text}</a>'

@@ -221,7 +221,7 @@ def test_settings_that_have_no_room_in_a_jpeg(
     client: openai.OpenAI, stream: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(metadata, "converted", Mock(side_effect=MetadataError("too long")))
-    with pytest.raises(openai.APIError, match="without room for prompts this long"):
+    with pytest.raises(openai.APIError, match="without room for prompts this long; use png"):
         list(generate(client, output_format="jpeg", stream=stream))
 
 

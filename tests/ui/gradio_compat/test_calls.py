@@ -526,7 +526,11 @@ def test_a_malformed_form_leaves_no_files(page: Page, field: str):
 
 @pytest.mark.parametrize(
     ("language", "start"),
-    [("de-AT, en;q=0.5", "Von deiner Adresse"), ("fr", "Trop de pages"), ("ja", "Your address")],
+    [
+        ("de-AT, en;q=0.5", "Aus deinem Netz"),
+        ("fr", "Cette page est ouverte"),
+        ("ja", "This page is open"),
+    ],
 )
 def test_a_refusal_is_in_the_visitors_language(
     page: Page, monkeypatch: pytest.MonkeyPatch, language: str, start: str

@@ -51,6 +51,26 @@ def test_a_language_has_texts_of_its_own(language: str):
         assert translation != text or key in ALIKE, key
 
 
+def lines_of(text: Any) -> list[str]:
+    """Return all lines of a text, or of a table of texts."""
+    if isinstance(text, str):
+        return text.splitlines()
+    parts = text.values() if isinstance(text, dict) else text
+    return [line for part in parts for line in lines_of(part)]
+
+
+def test_french_has_no_break_spaces_at_its_signs():
+    lines = lines_of(i18n.LANGUAGES["fr"])
+    assert [line for line in lines if re.search(r" [:;?!»]|« |«(?!\u00a0)|[^\u00a0]»", line)] == []
+
+
+@pytest.mark.parametrize("language", i18n.LANGUAGES)
+def test_texts_name_no_setting_of_the_server_but_to_its_operator(language: str):
+    for key, text in i18n.LANGUAGES[language].items():
+        named = any(re.search(r"\b[A-Z]+_[A-Z]+\b", line) for line in lines_of(text))
+        assert named == (key in (Code.LOOP, Code.WRONG_HOST, Code.WRONG_ORIGIN)), key
+
+
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [

@@ -164,7 +164,7 @@ def test_texts_are_escaped_and_short():
     ("language", "said"),
     [
         ("de", "Gelesen als: rot ×1,3 · Schritte 1–10: a · Schritte 11–25: b"),
-        ("fr", "Lu comme : rot ×1,3 · étapes 1–10 : a · étapes 11–25 : b"),
+        ("fr", "Lu comme\u00a0: rot ×1,3 · étapes 1–10\u00a0: a · étapes 11–25\u00a0: b"),
         ("es", "Leído así: rot ×1,3 · pasos 1–10: a · pasos 11–25: b"),
     ],
 )
