@@ -20,6 +20,7 @@ from ui import i18n
 
 TILE, BAR = "#gallery .thumbnail-lg", "#tile-bar"
 LINE = "#status [data-line]"
+TOUCH = "Input.dispatchTouchEvent"
 
 
 @pytest.mark.slow
@@ -54,9 +55,14 @@ def test_a_long_press_lists_what_can_be_done(browser: Browser, address: str):
             r"Seed (\d+)", page.locator(f"{TILE} img").nth(2).get_attribute("alt") or ""
         )
         assert seed
-        page.locator(TILE).nth(2).dispatch_event(
-            "pointerdown", {"pointerType": "touch", "bubbles": True}
-        )
+        box = page.locator(TILE).nth(2).bounding_box()
+        assert box
+        finger = {"x": box["x"] + 50, "y": box["y"] + 50}
+        chromium = page.context.new_cdp_session(page)
+        chromium.send(TOUCH, {"type": "touchStart", "touchPoints": [finger]})
+        expect(page.locator("#stage > .menu")).to_be_visible()
+        chromium.send(TOUCH, {"type": "touchEnd", "touchPoints": []})
+        settle(page)
         menu = page.locator("#stage > .menu")
         expect(menu).to_be_visible()
         for name in ("png", "edit", "subtle", "use", "new_seed", "link"):

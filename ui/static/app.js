@@ -85,6 +85,15 @@ export const isSeen = (part) => Boolean(part?.offsetParent);
 
 export const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
+// Replaces a field's text so that the browser's undo brings it back.
+export const retype = (field, text) => {
+  const focused = document.activeElement;
+  field.focus({ preventScroll: true });
+  field.select();
+  if (!document.execCommand("insertText", false, text)) type(field, text);
+  focused?.focus({ preventScroll: true });
+};
+
 // Puts a text into a field, as if it were typed.
 export const type = (field, text) => {
   field.value = text;

@@ -89,14 +89,15 @@ const entries = (app, picture) => {
 // --- their elements ---
 
 const close = (part) => part.closest("[popover]")?.hidePopover();
-const itemOf = (app, { name, href, link, call, copies }) => {
+const itemOf = (app, { name, group, href, link, call, copies }) => {
   const texts = app.data.actions;
+  const text = group ? `${texts[group]}: ${texts[name]}` : texts[name];
   if (href) {
-    const item = make("a", { href, download: true, role: "menuitem" }, texts[name]);
+    const item = make("a", { href, download: true, role: "menuitem" }, text);
     item.addEventListener("click", () => close(item));
     return item;
   }
-  const item = make("button", { type: "button", role: "menuitem", "data-act": name }, texts[name]);
+  const item = make("button", { type: "button", role: "menuitem", "data-act": name }, text);
   if (link) item.dataset.link = link;
   if (copies) item.dataset.copied = texts.copied;
   item.addEventListener("click", async () => {
@@ -158,7 +159,9 @@ const watchTiles = (app) => {
   const menu = stage.appendChild(menuOf(app, "more", () => all()));
   let tile = null;
   const picture = () => tile && pictureAt(app, tile.querySelector("img")?.src);
-  const all = () => entries(app, picture()).flatMap((entry) => entry.list?.() ?? [entry]);
+  // Entries of a list are named with it.
+  const all = () => entries(app, picture()).flatMap(({ name: group, list, ...entry }) => (
+    list?.().map((item) => (item.href || group === "vary" ? { ...item, group } : item)) ?? [{ ...entry, name: group }]));
   const hide = () => {
     tile = null;
     bar.hidden = true;
@@ -189,6 +192,7 @@ const watchTiles = (app) => {
   };
   let due = 0;
   let isLong = false;
+  let held = null; // the tile
   const at = { x: 0, y: 0 };
   stage.addEventListener("pointerdown", ({ target, pointerType, x, y }) => {
     const pressed = target.closest("#gallery .thumbnail-lg");
@@ -197,12 +201,18 @@ const watchTiles = (app) => {
     Object.assign(at, { x, y });
     due = setTimeout(() => {
       isLong = true;
+      held = pressed;
       open(pressed);
     }, LONG_MS);
   });
   const isMoved = ({ x, y }) => Math.hypot(x - at.x, y - at.y) > STILL;
   stage.addEventListener("pointermove", (event) => { if (isMoved(event)) clearTimeout(due); });
   for (const end of ["pointerup", "pointercancel"]) stage.addEventListener(end, () => clearTimeout(due));
+  // Browsers take the lifted finger for a press beside the list, and close it.
+  stage.addEventListener("pointerup", () => {
+    const options = { once: true, signal: AbortSignal.timeout(300) };
+    if (isLong) menu.addEventListener("toggle", () => open(held), options);
+  });
   stage.addEventListener("click", (event) => {
     if (!isLong || !event.target.closest("#gallery .thumbnail-lg")) return;
     isLong = false;

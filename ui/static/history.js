@@ -133,6 +133,7 @@ export const begin = (app, { element, trigger }) => {
     foot.hidden = !isOpen;
     film.hidden = isOpen || !film.children.length;
     opener.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen && alone) list.scrollIntoView({ block: "nearest" });
   };
 
   // --- notes, of which some offer Undo ---

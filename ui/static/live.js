@@ -162,6 +162,7 @@ class Live {
     const { hasStart } = this.app.store.state;
     if (!this.#button || this.#button.disabled === hasStart) return;
     this.#button.disabled = hasStart;
+    this.#button.title = hasStart ? this.app.data.status.paused : this.texts.info;
     if (!hasStart) return;
     this.halt();
     this.clear();

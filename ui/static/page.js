@@ -1,5 +1,5 @@
 // The page's own behaviour in the browser: keys, focus, copying, and names for screen readers.
-import { alone, appOf, forEachApp, isSeen, swallow, type } from "./app.js";
+import { alone, appOf, forEachApp, isSeen, retype, swallow } from "./app.js";
 
 // In a frame of another page, which has its own header and footer, ours are hidden.
 const compact = alone && new URLSearchParams(location.search).get("embed") === "1";
@@ -106,19 +106,23 @@ document.addEventListener("click", (event) => {
 
 // An example goes into the prompt and is drawn. Generate is hidden while something is drawn.
 const draw = (app, prompt) => {
-  type(app.find("#prompt textarea"), prompt);
+  retype(app.find("#prompt textarea"), prompt);
   press(app.find("#generate"));
 };
-let surprised = null; // the app in which Surprise was pressed
+let surprised = null; // the app in which Surprise was pressed, and what was typed there
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("[data-example], #surprise");
   const app = button && appOf(button);
   if (!app) return;
   if (event.detail > 1) swallow(event);
-  else if (button.id) surprised = app;
+  else if (button.id) surprised = { app, typed: app.find("#prompt textarea").value };
   else draw(app, button.dataset.example);
 }, true);
-document.addEventListener("sdxl-surprise", ({ detail }) => draw(surprised, detail));
+document.addEventListener("sdxl-surprise", ({ detail }) => {
+  const { app, typed } = surprised;
+  app.find("#prompt textarea").value = typed; // Gradio has replaced it
+  draw(app, detail);
+});
 
 // --- the closed parts open within sight ---
 
@@ -175,6 +179,7 @@ const fieldOf = (app, id) => {
 const markRefused = (app) => {
   const said = app.find("#status [data-field]");
   const field = said && fieldOf(app, said.dataset.field);
+  for (const panel of app.all(".chip-panel[data-refusal]")) if (!said) delete panel.dataset.refusal;
   for (const other of app.all("[data-refused]")) {
     if (other === field) continue;
     other.removeAttribute("aria-invalid");
@@ -185,7 +190,10 @@ const markRefused = (app) => {
   field.dataset.refused = "";
   if (!field.matches("button")) field.ariaInvalid = "true";
   const panel = field.closest(".chip-panel");
-  if (panel) openPanel(app, nameOf(panel));
+  if (panel) {
+    panel.dataset.refusal = said.textContent; // it may lie over the line
+    openPanel(app, nameOf(panel));
+  }
   if (field.closest("#edit")) app.store.dispatch("edit", { editing: true });
   field.focus();
 };
@@ -214,12 +222,12 @@ document.addEventListener("focusin", ({ target }) => {
 });
 const heir = (app) => {
   if (focused.closest("#free-seed")) return app.find("#chip-seed");
-  if (focused.closest("#generate, #stop")) return app.all("#generate, #stop").find(isSeen);
+  if (focused.closest("#generate, #stop, #status, #tile-bar")) return app.all("#generate, #stop").find(isSeen);
   if (focused.closest("#pasted")) return app.find("#prompt textarea");
   const card = app.all("#cards button").indexOf(focused);
   if (card >= 0) return app.all("#gallery .thumbnail-lg")[card];
   const open = focused.closest(".preview, #picked, #walk");
-  return open && app.all("#gallery .thumbnail-lg")[picture];
+  return open && (app.find("#gallery .thumbnail-small.selected") ?? app.all("#gallery .thumbnail-lg")[picture]);
 };
 const keepFocus = (app) => {
   if (app !== owner) return;

@@ -27,11 +27,12 @@ const describe = (app) => {
   }
 };
 
-// A picture that was drawn into a larger one has the shape of that one.
+// A picture that was drawn into a larger one has the shape of that one. All pictures of a request have one.
 document.addEventListener("load", ({ target }) => {
-  const app = target.matches?.("#gallery .preview .media-button img") && appOf(target);
+  const name = target.matches?.("#gallery .preview .media-button img") ? "--ratio" : "--shape";
+  const isShown = target.matches?.("#gallery :is(.preview .media-button, .thumbnail-lg) img, #previews img");
   const ratio = target.naturalWidth / target.naturalHeight;
-  if (app && ratio) app.find("#stage").style.setProperty("--ratio", ratio.toFixed(3));
+  if (isShown && ratio) appOf(target)?.find("#stage").style.setProperty(name, ratio.toFixed(3));
 }, true);
 
 let walked = null; // the arrow that was pressed last, until the next press of anything
