@@ -104,7 +104,7 @@ def test_visitors_are_answered_in_their_own_language(browser: Browser, address: 
 def test_a_blocked_word_is_reported_and_nothing_is_drawn(browser: Browser, address: str):
     with opened(browser, address) as page:
         ask(page, "a red star and a gun")
-        said = '"gun" is not allowed here. Leave it out.'
+        said = "“gun” is not allowed here. Leave it out."
         expect(page.get_by_role("alert")).to_have_text(said)
         expect(page.locator("#prompt textarea")).to_have_value("a red star and a gun")
         assert page.locator("#gallery img").count() == 0

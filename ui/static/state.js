@@ -73,14 +73,16 @@ const actions = {
     const isAgain = repeat || (prompt === entered.prompt && at - entered.at < DOUBLE_MS);
     const isIgnored = next !== "" || isBusy(state, at);
     const waiting = isIgnored && !isAgain ? prompt.trim() : next;
-    return { ...corrected(state), entered: { prompt, at }, isIgnored, next: waiting };
+    const { editing } = isIgnored ? state : initial;
+    return { ...corrected(state), entered: { prompt, at }, isIgnored, editing, next: waiting };
   },
   sent: (state, { at }) => ({ ...state, next: "", sentAt: at }),
   stopped: (state) => ({ ...state, next: "" }),
   // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
   pressed(state, press) {
     const isIgnored = isDouble(press, state.pressedAt);
-    return { ...corrected(state), isIgnored, pressedAt: isIgnored ? state.pressedAt : press.at };
+    if (isIgnored) return { ...corrected(state), isIgnored };
+    return { ...corrected(state), isIgnored, editing: false, pressedAt: press.at }; // the page moves at once
   },
   // Stop appears under the pointer that pressed Generate, and vice versa: a click that follows at once
   // is the rest of a double click.

@@ -17,6 +17,7 @@ from tests.calls import BODY, generate, metric, post
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
 from tests.web import serve
+from ui import i18n
 from ui.form.fields import Fields
 from ui.page.generation import Drawing
 from ui.samples.model_kind import Kind
@@ -179,11 +180,11 @@ def test_on_the_page_and_for_programs_nothing_is_drawn():
         shown = await drawing.for_page(Call(sender, Fields(prompt="a gun", steps=2).shown()))
         with pytest.raises(gr.Error) as raised:
             await drawing.for_programs(sender, "a gun", steps=2)
-        assert raised.value.message == str(BLOCKED)
+        assert raised.value.message == i18n.translate(BLOCKED)
         await generator.close(1)
         return shown["status"]["text"]
 
-    assert str(BLOCKED) in asyncio.run(ask())
+    assert asyncio.run(ask()) == i18n.translate(BLOCKED)
     assert pipe.calls == []
 
 
