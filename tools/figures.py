@@ -189,7 +189,7 @@ TABLES = {
         },
     ),
     "page": Table(
-        rows={"a first visit": "2026-11-25-lighthouse:"},
+        rows={"a first visit": "2026-11-28-lighthouse:"},
         columns={
             "accessibility": "{x[scores][accessibility]}",
             "performance": "{x[scores][performance]}",
