@@ -129,7 +129,7 @@ class Users:
 
 
 class Access(NamedTuple):
-    """Who may use the APIs and the page.
+    """The rules of access to the APIs and to the page.
 
     Attributes:
         keys: API keys, one of which every call of an API needs; if there are none, it needs none.

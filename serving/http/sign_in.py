@@ -18,8 +18,8 @@ from serving.requests.rate_limits import RateLimits
 from serving.requests.workers import Workers, once_per_loop
 
 ENTRANCE = SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
-# What is open to everybody: checks of the process, the APIs, which have keys of their own, and
-# files that are the same on every server. Everything else is closed but for the entrance itself.
+# Paths that are open to everybody: checks of the process, the APIs, which have keys of their own,
+# and files that are the same on every server. All others are closed but for the entrance itself.
 OPEN = re.compile(
     rf"""/(healthz | readyz | metrics | favicon\.ico | manifest\.json | pwa_icon | robots\.txt)
     | /(v1 | sdapi | assets | static | scripts)/.+ | /gradio\.js | {MCP_PATH}/?""",

@@ -1,4 +1,4 @@
-"""What can be done with a picture, and the line that says what the page's state is."""
+"""The bar of a picture's actions, and the status line."""
 
 import re
 

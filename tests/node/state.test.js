@@ -177,7 +177,7 @@ test("after any actions the line says what is so", () => {
       if (says("4 pictures")) assert.ok(!state.running && !state.isLive);
       if (line.action === "undo") assert.ok(state.before && line.kind === "taken");
       if (line.action === "finish") assert.equal(state.line.kind, "stopped");
-      // What was told of earlier pictures is gone with a picture to start from.
+      // A line about earlier pictures goes when a picture to start from comes or goes.
       if (type === "start" && state.hasStart !== before.hasStart && !state.running) {
         assert.ok(!says("4 pictures") && !says("Stopped") && !says("Settings"));
       }

@@ -23,7 +23,7 @@ from ui.samples.styles import Style, typed
 from ui.wiring import Call, Updates, Wiring
 
 _PLACE = '<div data-place role="group"></div>'
-# What the bar of a picture tells the server (`static/bar.js`).
+# Events of a picture's bar (`static/bar.js`).
 _EVENTS = "use", "exchange", "new_seed", "vary", "larger", "finish"
 
 

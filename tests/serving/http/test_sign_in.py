@@ -1,4 +1,4 @@
-"""What is closed to those who have not signed in, and signing in and out."""
+"""Signing in and out, and the paths that are closed to visitors who have not signed in."""
 
 from collections.abc import Iterator
 from typing import Any
