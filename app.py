@@ -148,7 +148,7 @@ def _backend_headers(file: Path | None) -> dict[str, str]:
     except (OSError, ValueError) as error:
         _give_up(f"--backend-key-file: {file} cannot be used: {error}")
     if not keys:
-        _give_up(f"--backend-key-file: {file} cannot be used: it has no key")
+        _give_up(f"--backend-key-file: {file} cannot be used: it is empty; write the key into it")
     return {"Authorization": f"Bearer {keys[0]}"}
 
 

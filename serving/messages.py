@@ -58,7 +58,6 @@ Code = StrEnum(
         "PASSPHRASE",
         "WRONG_PASSWORD",
         "WRONG_PASSPHRASE",
-        "NO_COOKIE",
         "NEW_TAB",
         "LANGUAGE",  # the code of the language that a message is written in
         "WRONG_HOST",
@@ -235,9 +234,6 @@ ENGLISH: dict[Code, str] = {
     Code.PASSPHRASE: "Passphrase",
     Code.WRONG_PASSWORD: "The username or the password is wrong.",
     Code.WRONG_PASSPHRASE: "The passphrase is wrong.",
-    Code.NO_COOKIE: (
-        "This browser cannot keep you signed in inside another page. Open the page in a new tab."
-    ),
     Code.NEW_TAB: "Open the page in a new tab",
     Code.LANGUAGE: "en",
     Code.WRONG_HOST: (

@@ -52,6 +52,6 @@ class WatchedFile:
         try:
             if entries := self._parse(self._path.read_text(encoding="utf-8")):
                 return entries
-            raise ValueError("it is empty")
+            raise ValueError("it is empty; write one entry on each line")
         except (OSError, ValueError) as error:
             raise ValueError(f"{self._setting}: {self._path} cannot be used: {error}") from None

@@ -33,7 +33,7 @@ def run_app(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot be used: [Errno 2]"), ("", "it is empty")]
+    ("content", "said"), [(None, "cannot be used: [Errno 2]"), ("", "it is empty; write one")]
 )
 def test_api_keys_file(content: str | None, said: str, tmp_path: Path):
     file = tmp_path / "keys"

@@ -83,6 +83,14 @@ export const swallow = (event) => {
 
 export const isSeen = (part) => Boolean(part?.offsetParent);
 
+// Brings a part into view, from its top if not all of it fits. The page around an element is scrolled by
+// its visitor alone.
+export const reveal = (part) => {
+  if (!alone) return;
+  part.scrollIntoView({ block: "nearest" });
+  if (part.getBoundingClientRect().top < 0) part.scrollIntoView();
+};
+
 export const pause = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
 // Replaces a field's text so that the browser's undo brings it back.

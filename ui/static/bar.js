@@ -1,5 +1,5 @@
-// What can be done with a picture: the opened one has a bar beside it, a tile has one over its lower edge
-// while the pointer is there, and a long press or the menu key shows the same as a list.
+// The bar of a picture's actions: beside the opened one, over a tile's lower edge while the pointer is there,
+// and as a list by a long press or the menu key.
 import { forEachApp, make, swallow } from "./app.js";
 import { editPicture } from "./drop.js";
 
@@ -244,6 +244,7 @@ export const begin = (app, { element, trigger }) => {
   app.showBar = (picture) => fill(app, bar, picture);
   app.act = (name, picture, details = {}) => {
     if (DRAWS.includes(name)) {
+      if (app.page.dataset.uploading !== undefined) return; // for the press before
       const press = { id: name, at: performance.now(), detail: 0 };
       if (app.store.dispatch("pressed", press).isIgnored) return;
       app.asking = name;

@@ -38,7 +38,6 @@ export const begin = (app, { element, trigger }) => {
   const opener = strip.querySelector("#history-open");
   const entered = new Set(); // ids of requests, including entries that were deleted since
   const forgotten = new Set(); // ids of requests whose pictures the server no longer keeps
-  const listeners = [];
   let followedId = null; // id of the request that was announced last
   let drawnId = null; // id of the request whose pictures were announced last
   let chosenId = null; // id of the entry that was chosen
@@ -122,7 +121,6 @@ export const begin = (app, { element, trigger }) => {
     part("stay").hidden = !entries.some(({ favourite }) => favourite);
     part("empty").hidden = Boolean(entries.length);
     describe();
-    for (const call of listeners) call();
   };
 
   // Shows the entries here and in the other elements of this document: only other documents are told.
@@ -332,8 +330,6 @@ export const begin = (app, { element, trigger }) => {
     isKept: () => Boolean(find(inGallery() ?? "")?.favourite),
     toggleKept: () => toggle(inGallery() ?? ""),
     remove: removePicture,
-    // Calls a function after each change of an entry.
-    changed: (call) => listeners.push(call),
   };
   app.store.subscribe(({ running }, before) => {
     if (running !== before.running) describe();

@@ -1,5 +1,5 @@
 // The open picture: its panel, the arrows over it, and its place in the window.
-import { alone, appOf, forEachApp, swallow } from "./app.js";
+import { appOf, forEachApp, reveal, swallow } from "./app.js";
 import { pictureAt } from "./bar.js";
 import { DOUBLE_MS } from "./state.js";
 import { swiped } from "./view.js";
@@ -103,11 +103,6 @@ document.addEventListener("keydown", ({ key, target }) => {
 const isInSight = (part) => {
   const { top, bottom, height } = part.getBoundingClientRect();
   return Math.min(bottom, innerHeight) - Math.max(top, 0) > Math.min(height, innerHeight) / 2;
-};
-const reveal = (part) => {
-  if (!alone) return; // the page around is scrolled by its visitor alone
-  part.scrollIntoView({ block: "nearest" });
-  if (part.getBoundingClientRect().top < 0) part.scrollIntoView(); // not all of it fits
 };
 const bringOpenedIntoView = async (app) => {
   const preview = app.find("#gallery .preview");

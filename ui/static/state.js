@@ -73,7 +73,7 @@ const actions = {
     const isAgain = repeat || (prompt === entered.prompt && at - entered.at < DOUBLE_MS);
     const isIgnored = next !== "" || isBusy(state, at);
     const waiting = isIgnored && !isAgain ? prompt.trim() : next;
-    const { editing } = isIgnored ? state : initial;
+    const editing = isIgnored && state.editing;
     return { ...corrected(state), entered: { prompt, at }, isIgnored, editing, next: waiting };
   },
   sent: (state, { at }) => ({ ...state, next: "", sentAt: at }),
@@ -81,8 +81,8 @@ const actions = {
   // Gradio registers a press a moment late, when Stop appears. Until then only the first counts.
   pressed(state, press) {
     const isIgnored = isDouble(press, state.pressedAt);
-    if (isIgnored) return { ...corrected(state), isIgnored };
-    return { ...corrected(state), isIgnored, editing: false, pressedAt: press.at }; // the page moves at once
+    const editing = isIgnored && state.editing; // the page moves at once, and not when drawing begins
+    return { ...corrected(state), isIgnored, editing, pressedAt: isIgnored ? state.pressedAt : press.at };
   },
   // Stop appears under the pointer that pressed Generate, and vice versa: a click that follows at once
   // is the rest of a double click.

@@ -1,5 +1,5 @@
 // The picture to start from: how far it is redrawn, its marked part, its new sides, and its files.
-import { alone, appOf, make } from "../app.js";
+import { appOf, make, reveal } from "../app.js";
 import { fetchOnceBack } from "../../gradio_compat/network.js";
 import { hasMask, partOf, read, sizeOf, toImage, toMask, toText, toThumbnail } from "./canvas.js";
 import { watchOpened } from "./compare.js";
@@ -8,7 +8,6 @@ import { Marks } from "./marks.js";
 
 const MOST_HELD = 12; // pictures of earlier requests
 const SETTLED_MS = 300; // after the last change, the picture is kept and its files are made
-const DRAWS = ["finish", "subtle", "strong", "new_seed", "larger"].map((name) => `[data-act=${name}]`).join();
 const LEAST_CUT = 0.01; // of the picture that is cut off
 
 // Returns the tools of an app's page, whose texts are at `place`: `use` a picture, `restore` the one that
@@ -201,16 +200,12 @@ export const begin = async (app, place) => {
     closePanel();
     app.store.dispatch("edit", { editing: !app.store.state.editing });
   }, true);
-  const reveal = () => {
-    editor.element.scrollIntoView({ block: "nearest" });
-    if (editor.element.getBoundingClientRect().top < 0) editor.element.scrollIntoView(); // not all of it fits
-  };
   app.store.subscribe(({ editing }, before) => {
     if (editing === before.editing) return;
     const hadFocus = editor.element.contains(document.activeElement);
     editor.element.hidden = !editing;
     chip.ariaPressed = state && String(editing);
-    if (editing && alone) reveal();
+    if (editing) reveal(editor.element);
     // What was pressed may be gone with the gallery.
     if (editing && !document.activeElement.checkVisibility()) editor.element.focus({ preventScroll: true });
     if (!editing && hadFocus) chip.focus({ preventScroll: true });
@@ -277,11 +272,11 @@ export const begin = async (app, place) => {
       changed();
     }
   };
-  // A second press would send the request twice.
+  // A second press would send the request twice; `bar.js` asks the same of its own.
   for (const press of ["click", "keydown"]) {
     document.addEventListener(press, (event) => {
       const isPress = press === "click"
-        ? event.target.closest?.(`#generate, ${DRAWS}`)
+        ? event.target.closest?.("#generate")
         : event.key === "Enter" && event.target.matches?.("#prompt textarea");
       if (!isPress || appOf(event.target) !== app || page.dataset.uploading === undefined) return;
       event.preventDefault();
