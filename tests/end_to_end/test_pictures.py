@@ -186,6 +186,13 @@ def test_the_open_picture_fills_the_screen(gallery: Page):
     expect(gallery.locator("#stage[data-full]")).to_have_count(0)
     expect(picture).to_be_visible()
     expect(full).to_have_attribute("aria-pressed", "false")
+    picture.click()
+    expect(full).to_have_attribute("aria-pressed", "true")
+    gallery.keyboard.press("Escape")
+    expect(full).to_have_attribute("aria-pressed", "false")
+    expect(gallery.locator("#gallery .thumbnail-small").nth(1)).to_have_class(
+        re.compile("selected")
+    )
 
 
 @pytest.mark.slow

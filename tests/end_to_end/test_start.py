@@ -85,6 +85,11 @@ def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, 
         expect(edit).to_be_hidden()
         expect(chip).to_be_focused()
         page.wait_for_function(f"!{KEPT}")
+        expect(page.locator("#status")).to_contain_text(i18n.START["removed"])
+        page.locator("#status [data-do=undo]").click()
+        expect(edit).to_be_visible()
+        page.locator("#edit [data-do=remove]").click()
+        expect(edit).to_be_hidden()
         assert not any(b"data:image" in body for body in bodies)  # what the tab keeps stays there
 
 

@@ -72,6 +72,8 @@ def from_query(
     if not parameters:
         return None
     parameters = with_own_names(parameters)
+    if parameters.get("seed") == "-1":  # a random one, as in AUTOMATIC1111's texts
+        del parameters["seed"]
     notes: list[str] = []
 
     def value(setting: Setting) -> Any:
@@ -93,13 +95,13 @@ def from_query(
         notes.append(i18n.translate(Message(code, params)))
         return None
 
-    def one_of(name: str, choices: list[str]) -> str:
-        text = parameters.get(name, choices[0])
+    def one_of(name: str, choices: list[str], usual: int = 0) -> str:
+        text = parameters.get(name, choices[usual])
         if text in choices:
             return text
         params: dict[str, Param] = {"field": name, "value": text, "choices": choices}
         notes.append(i18n.translate(Message(Code.UNKNOWN_CHOICE, params)))
-        return choices[0]
+        return choices[usual]
 
     query_settings = Settings(
         prompt=parameters.get("prompt", ""),
@@ -113,7 +115,7 @@ def from_query(
     size = one_of("size", [*sizes])
     size = USUAL if size == sizes[0] else size
     max_images = facts.images_per_request
-    count = one_of("images", [str(max_images), *map(str, range(1, max_images))])
+    count = one_of("images", [*map(str, range(1, max_images + 1))], usual=-1)
     images = ALL if count == str(max_images) else int(count)
     changes = {"style": style, "several": several, "size": size, "images": images}
     return fields._replace(**changes), notes + differences

@@ -38,7 +38,7 @@ const leave = () => {
   button(left).focus({ preventScroll: true });
   if (document.fullscreenElement) document.exitFullscreen();
 };
-const enter = (to) => {
+export const enter = (to) => {
   app = to;
   const stage = app.find("#stage");
   stage.setAttribute("data-full", "");
@@ -55,7 +55,7 @@ document.addEventListener("click", (event) => {
   const { target } = event;
   const full = target.closest?.("#walk [data-full]");
   if (full) (app ? leave() : enter(appOf(full)));
-  // Elsewhere a click into the opened picture shows the next one. Here it may end a drag or be doubled.
+  // Here a click may end a drag or be doubled.
   else if (app && target.closest?.("#gallery .media-button")) swallow(event);
 }, true);
 document.addEventListener("keydown", (event) => {

@@ -1,6 +1,7 @@
 // The open picture: its panel, the arrows over it, and its place in the window.
 import { appOf, forEachApp, reveal, swallow } from "./app.js";
 import { pictureAt } from "./bar.js";
+import { enter } from "./fullscreen.js";
 import { DOUBLE_MS } from "./state.js";
 import { swiped } from "./view.js";
 
@@ -78,15 +79,20 @@ document.addEventListener("pointerup", ({ target, x, y }) => {
   if (steps) walk(app, steps);
 });
 
-// The picture opens under the pointer: what follows at once is the rest of a double click.
+// The picture opens under the pointer: what follows at once is the rest of a double click. Other clicks
+// into the open picture enlarge it, where the gallery would show the next one.
 let opening = null; // the click that opened a picture, until one elsewhere or later
 document.addEventListener("click", (event) => {
   const { target, timeStamp, detail, clientX, clientY } = event;
-  if (!detail || !appOf(target)) return; // a press by key
+  const app = appOf(target);
+  if (!detail || !app || event.defaultPrevented) return; // a press by key, or on the full screen
   const follows = opening && (detail > 1 || timeStamp - opening.timeStamp < DOUBLE_MS)
     && Math.hypot(clientX - opening.clientX, clientY - opening.clientY) < 10;
-  if (follows && target.closest("#gallery, #walk, #picked")) swallow(event);
-  else opening = target.closest("#gallery .thumbnail-lg") && event;
+  const isPicture = target.closest("#gallery .media-button");
+  if (isPicture || (follows && target.closest("#gallery, #walk, #picked"))) swallow(event);
+  if (follows) return;
+  if (isPicture) enter(app);
+  opening = target.closest("#gallery .thumbnail-lg") && event;
 }, true);
 
 // Drawing brings the place of the pictures into view: it is far above the panel on a phone, and may be

@@ -97,6 +97,10 @@ def test_settings_missing_from_a_link_have_their_defaults():
     assert read("?prompt=a+star") == (USUAL._replace(prompt="a star"), [])
 
 
+def test_a_seed_of_minus_one_is_random():
+    assert read("?prompt=star&seed=-1") == (USUAL._replace(prompt="star"), [])
+
+
 def test_unknown_parameters_are_ignored():
     assert link.from_query({"utm_source": "x", "__theme": "dark"}, MODEL, STYLES) is None
 
@@ -111,14 +115,14 @@ def test_unknown_parameters_are_ignored():
         ("guidance_scale=1e999", {"guidance_scale": 20.0}, "Guidance scale: inf"),
         ("variation_strength=2", {"variation_strength": 1.0}, "Variation strength: 2.0"),
         ("size=8x8", {}, "Size: 8x8 is unknown. Choose from 256x256."),
-        ("seed=-1", {"seed": 0, "randomise": False}, "Seed: -1"),
+        ("seed=-2", {"seed": 0, "randomise": False}, "Seed: -2"),
         ("seed=" + "9" * 9999, {}, "Seed: 999"),
         ("seed=" + "9" * 400, {"seed": 2**32 - 1, "randomise": False}, "Seed: 999"),
         ("variation_of=12", {}, "Earlier variations: can’t read 12"),
         ("scheduler=deis", {}, "Sampler: deis is unknown. Choose from Euler, Euler a,"),
         ("timesteps=5,9", {}, "Timesteps: can’t use 5,9. Write up to 50 falling numbers between"),
         ("eta=much", {}, "Eta: much is not a valid number"),
-        ("images=9", {}, "Pictures: 9 is unknown. Choose from 4, 1, 2, 3"),
+        ("images=9", {}, "Pictures: 9 is unknown. Choose from 1, 2, 3, 4"),
         ("style=<b>", {}, "Style: <b> is unknown. Choose from (none), Photograph"),
         ("several=perhaps", {}, "One picture per line: perhaps is unknown"),
         ("prompt=" + "x" * 3000, {"prompt": "x" * 2000}, "the first 2000 characters"),

@@ -174,24 +174,47 @@ export const begin = async (app, place) => {
       refuse(picture === null || file.size > limits.bytes ? "too large" : "unreadable");
     }
   };
-  const remove = () => {
-    state = null;
+  // What Undo gives back: the picture before the last exchange, together with the fields `before` it.
+  let exchanged = null;
+  const exchange = (next) => {
+    const { before, editing } = app.store.state;
+    exchanged = { before, editing, state };
+    state = next;
     changed();
+  };
+  const undo = () => {
+    if (exchanged?.before !== app.store.state.before) return;
+    const { editing } = exchanged;
+    ({ state } = exchanged);
+    exchanged = null;
+    changed(editing);
+  };
+  const free = () => {
+    exchange(null);
     settingsOfPicture()?.dispatchEvent(new CustomEvent("removed", { bubbles: true }));
     chip.focus({ preventScroll: true });
+  };
+  const remove = () => {
+    app.store.dispatch("taking", { fields: {} });
+    free();
+    const line = { kind: "taken", text: texts.removed };
+    if (!app.store.state.running) app.store.dispatch("told", { line });
   };
   const reuse = ({ start }) => {
     if (!held.has(start)) return;
     const { picture, steps, sides } = held.get(start).again;
-    state = begun(picture, steps, sides);
-    changed();
+    exchange(begun(picture, steps, sides));
   };
   page.addEventListener("click", ({ target }) => {
     if (target.closest("#free-picture, #edit [data-do=remove]")) remove();
     // A picture began with words or with another picture, never with itself.
-    if (state && target.closest("#restore-use") && settingsOfPicture()) remove();
+    if (state && target.closest("#restore-use") && settingsOfPicture()) free();
     if (target.closest("[data-act=use]")) reuse(app.acted);
   });
+  // Captured before the fields are given back, and `before` with them.
+  page.addEventListener("click", ({ target }) => {
+    if (target.closest("#status [data-do=undo]")) undo();
+  }, true);
   const closePanel = () => app.find("#panel-picture:popover-open")?.hidePopover();
   // With a picture its button shows and hides it, and does not open the panel.
   page.addEventListener("click", (event) => {
@@ -216,6 +239,7 @@ export const begin = async (app, place) => {
   padding.addEventListener("input", () => set("padding", padding.value));
   page.addEventListener("start-field", () => update());
   page.querySelector("#size")?.addEventListener("change", () => requestAnimationFrame(() => update()));
+  find(".by-numbers").addEventListener("toggle", ({ target }) => reveal(target), true);
   find(".sides").addEventListener("input", ({ target }) => setSide(target.name, Number(target.value)));
   app.watch("#restored", showOffer);
 
