@@ -46,6 +46,8 @@ help:
 
 setup: $(VENV)/.installed-$(ACCELERATOR)
 
+# The next start finds the compiled programs.
+run: export CACHE_DIR ?= $(if $(XDG_CACHE_HOME)$(HOME),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sdxl-jax)
 run: setup
 	$(VENV)/bin/python app.py $(ARGS)
 
@@ -138,7 +140,11 @@ $(VENV)/bin/python $(REFERENCE)/bin/python $(INCUMBENT)/bin/python $(TPU)/bin/py
 	  { echo "Python 3.11 or newer is needed as '$(PYTHON)'; name another with PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)/..
 
+# One that was left half made has no pip: it is made anew.
+REPAIR = $(@D)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(@D)
+
 $(VENV)/.installed-%: requirements-%.txt requirements.txt | $(VENV)/bin/python
+	@$(REPAIR)
 	$(VENV)/bin/python $(PIP) --requirement $<
 	@touch $@
 
@@ -149,11 +155,13 @@ $(VENV)/.installed-%: requirements-%.txt requirements.txt | $(VENV)/bin/python
 
 # torch comes first and alone: named exactly, it is not replaced by a build other packages prefer.
 $(REFERENCE)/.installed: requirements-reference.txt requirements.txt | $(REFERENCE)/bin/python
+	@$(REPAIR)
 	$(REFERENCE)/bin/python $(PIP) "$$(grep '^torch==' $<)"
 	$(REFERENCE)/bin/python $(PIP) --requirement $<
 	@touch $@
 
 $(INCUMBENT)/.installed: requirements-incumbent.txt | $(INCUMBENT)/bin/python
+	@$(REPAIR)
 	$(INCUMBENT)/bin/python $(PIP) --requirement $<
 	@touch $@
 
@@ -162,5 +170,6 @@ $(INCUMBENT)/.installed-cuda13: $(INCUMBENT)/.installed
 	@touch $@
 
 $(TPU)/.installed: requirements-bench-tpu.txt requirements.txt | $(TPU)/bin/python
+	@$(REPAIR)
 	$(TPU)/bin/python $(PIP) --requirement $<
 	@touch $@

@@ -31,6 +31,7 @@ log = logging.getLogger("app")
 
 # The program's name in messages: it has a package where it is installed, and none in a checkout.
 PROG = "sdxl-jax serve" if __package__ else "app.py"
+_INTERRUPTED = 130  # the exit status that shells give to Ctrl+C
 
 
 def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
@@ -42,7 +43,10 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     """
     chosen = settings.read(arguments, os.environ, PROG)
     logs.start(chosen.log_format)
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_loading)
+    for warning in settings.misspelt(os.environ):
+        log.warning("%s", warning)
     _check_address(chosen.host, chosen.port)
     bootstrap.prepare_environment()
 
@@ -60,6 +64,12 @@ def main(arguments: Sequence[str], load: "Load | None" = None) -> None:
     else:
         generator = bootstrap.local_generator(chosen, limits, observer, (load or _load)(chosen))
     _serve(generator, observer, access, chosen)
+
+
+def _stop_loading(number: int, _: object) -> None:
+    """End the process at once: its exit would wait for threads that read or compile."""
+    scratch.remove_made()
+    os._exit(0 if number == signal.SIGTERM else _INTERRUPTED)
 
 
 def _stop(*_: object) -> None:
@@ -119,10 +129,12 @@ def _serve(generator: Generator, observer: Observer, access: Access, chosen: Opt
     server = page_server.build(generator, observer, access, chosen)
     log.info("Open %s", http_url(chosen.host, chosen.port))
     status = 0
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         server.run()
     except KeyboardInterrupt:
-        status = 130
+        status = _INTERRUPTED
         raise
     finally:
         if generator.at_work:
@@ -161,4 +173,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)

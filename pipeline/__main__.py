@@ -2,10 +2,12 @@
 
 `python -m pipeline --prompts file.txt --out folder` draws a picture for each line of a file.
 `python -m pipeline --plan` prints the memory that a model needs.
+Options of the server have the same names here, as flags and as variables of the environment.
 """
 
 import argparse
 import logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -98,13 +100,34 @@ def _parser(prog: str | None = None) -> argparse.ArgumentParser:
                 f"--{setting.flag}",
                 dest=setting.name,
                 type=setting.kind,
-                default=setting.default,
+                default=_variable(setting.flag) or setting.default,
                 metavar=setting.noun.split()[-1].upper(),
                 help=_help(setting),
             )
     for flag, option in _OPTIONS.items():
+        if (default := _variable(flag.removeprefix("--"))) is not None:
+            option = {**option, "default": default}
         parser.add_argument(flag, **option)
+    # It would be an abbreviation of several others.
+    parser.add_argument(
+        "--model", dest="model_id", default=_variable("model-id"), help=argparse.SUPPRESS
+    )
     return parser
+
+
+def _variable(flag: str) -> str | None:
+    """Return the variable of the environment of an option that the server has too."""
+    return os.environ.get(flag.replace("-", "_").upper()) or None if flag in _OF_SERVER else None
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not possible; expected yes or no")
+    return text == "yes"
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _sizes(text: str) -> list[tuple[int, int]]:
@@ -115,6 +138,11 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     return [(int(size[2]), int(size[1])) for size in sizes if size]
 
 
+_OF_SERVER = (
+    *("model-id", "revision", "vae-id", "unet-id", "tiny-vae", "refiner-id", "models", "scheduler"),
+    *("steps", "images-per-request", "safety-checker", "prompt-chunks", "step-cache", "cache-dir"),
+    *("devices-per-picture", "quantization", "wildcard-dir"),
+)
 # The options beside the settings of a request, as argparse takes them.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--out": {
@@ -123,25 +151,26 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FOLDER",
         "help": "folder for the files; default: the current one",
     },
-    "--model": {
-        "dest": "model_id",
+    "--model-id": {
         "metavar": "MODEL",
         "help": "folder, Hub id or .safetensors file; default: SDXL base 1.0 on an accelerator,"
         " else the bundled miniature",
     },
-    "--vae": {
-        "help": "folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own"
+    "--vae-id": {
+        "metavar": "VAE",
+        "help": "folder, Hub id or .safetensors file of a VAE; default: the checkpoint's own",
     },
     "--tiny-vae": {
         "metavar": "VAE",
         "help": "folder, Hub id or .safetensors file of a tiny VAE, such as madebyollin/taesdxl,"
         " for --decoder; default: none",
     },
-    "--unet": {
+    "--unet-id": {
+        "metavar": "UNET",
         "help": "folder, Hub id or .safetensors file of a UNet, such as that of a distilled model;"
-        " default: the checkpoint's own"
+        " default: the checkpoint's own",
     },
-    "--refiner": {
+    "--refiner-id": {
         "metavar": "MODEL",
         "help": "folder, Hub id or .safetensors file of SDXL's refiner, which draws the last"
         " steps; default: none",
@@ -155,25 +184,26 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--height": {"type": int, "help": "in pixels; default: the checkpoint's own"},
     "--width": {"type": int, "help": "in pixels; default: the checkpoint's own"},
-    "--images": {
+    "--images-per-request": {
         "type": int,
         "default": 4,
         "metavar": "COUNT",
         "help": "pictures to draw, default 4; with --prompts: pictures to draw at the same time",
     },
     "--safety-checker": {
-        "choices": ("yes", "no"),
-        "default": "yes",
+        "type": _yes_or_no,
+        "default": True,
+        "metavar": "YES|NO",
         "help": "blur pictures that the checkpoint's safety checker flags, if it has one;"
         " default yes",
     },
     "--dtype": {"choices": ("float32", "bfloat16"), "help": "default: chosen for the device"},
-    "--add-model": {
-        "action": "append",
+    "--models": {
+        "type": _list,
         "default": [],
-        "metavar": "MODEL",
-        "help": "another model, which --checkpoint can choose by the name of its folder or file;"
-        " may be given several times",
+        "metavar": "MODELS",
+        "help": "further models, separated by commas, which --checkpoint can choose by the names of"
+        " their folders or files",
     },
     "--lora": {
         "action": "append",
@@ -199,7 +229,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "COUNT",
         "help": "chunks of 75 tokens that a prompt may have, 1 to 3; default 1",
     },
-    "--step-cache": {"action": "store_true", "help": "compile for --cache-interval above 1"},
+    "--step-cache": {
+        "type": _yes_or_no,
+        "nargs": "?",
+        "const": True,
+        "default": False,
+        "metavar": "YES|NO",
+        "help": "compile for --cache-interval above 1; default no",
+    },
     "--devices-per-picture": {
         "type": int,
         "default": 1,
@@ -266,29 +303,29 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
     from pipeline.default_model import choose_model
     from pipeline.runtime.mesh import cores_as_devices
 
-    cores_as_devices(options.images)
+    cores_as_devices(options.images_per_request)
     model, revision = choose_model(options.model_id, options.revision)
     pipe = SDXLPipeline.from_pretrained(
         model,
         revision,
         height=options.height,
         width=options.width,
-        images_per_request=options.images,
+        images_per_request=options.images_per_request,
         num_inference_steps=options.num_inference_steps,
         dtype=options.dtype,
         scheduler=scheduler or None,
-        safety_checker=options.safety_checker == "yes",
+        safety_checker=options.safety_checker,
         cache_dir=options.cache_dir,
-        vae=options.vae,
+        vae=options.vae_id,
         tiny_vae=options.tiny_vae,
-        unet=options.unet,
-        refiner=options.refiner,
+        unet=options.unet_id,
+        refiner=options.refiner_id,
         prompt_chunks=options.prompt_chunks,
         step_cache=options.step_cache,
         devices_per_picture=options.devices_per_picture,
         quantization=options.quantization,
         wildcard_dir=options.wildcard_dir,
-        models=options.add_model,
+        models=options.models,
     )
     if (size := parse_size(options.enlarge)) and not options.prompts:
         pipe.add_size(size[1], size[0])
@@ -309,7 +346,7 @@ def _draw(options: argparse.Namespace) -> list[Path]:
         values["prompt"] = options.prompt[0]
     # Check the request before the slow work, so that a mistake is reported at once.
     settings = {name: value for name, value in values.items() if value is not None}
-    request = check_request(GenerateRequest(**settings), options.images)
+    request = check_request(GenerateRequest(**settings), options.images_per_request)
     files = {"image": options.image, "mask": options.mask}
     pictures: dict[str, Any] = {
         name: open_file(file, name) for name, file in files.items() if file is not None
@@ -347,14 +384,14 @@ def _draw_batch(options: argparse.Namespace) -> tuple[list[Path], int]:
     from pipeline.batch.drawing import run
     from pipeline.batch.prompts import read_batch
 
-    check_count("images_per_request", options.images, 1, MAX_IMAGES)
+    check_count("images_per_request", options.images_per_request, 1, MAX_IMAGES)
     values = {name: getattr(options, name) for name in SETTINGS if name != "prompt"}
     settings = {name: value for name, value in values.items() if value is not None}
     batch = read_batch(options.prompts, settings, options.image, options.mask)
     _make_folder(options.out)
     scheduler = check_request(GenerateRequest("", **settings), 1).scheduler
-    names = "vae", "unet", "tiny_vae", "refiner"
-    networks = {"model": options.model_id} | {name: getattr(options, name) for name in names}
+    names = "model_id", "vae_id", "unet_id", "tiny_vae", "refiner_id"
+    networks = {name.removesuffix("_id"): getattr(options, name) for name in names}
     return run(batch, options.out, lambda: _load(options, scheduler), networks)
 
 

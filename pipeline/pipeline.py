@@ -233,6 +233,7 @@ class SDXLPipeline(Engine):
         wildcard_dir: str | Path | None = None,
         model_memory: int | None = None,
         models: Sequence[str | Path] = (),
+        more_sizes: Sequence[tuple[int, int]] = (),
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -291,6 +292,8 @@ class SDXLPipeline(Engine):
                 architecture gets programs of its own, which are compiled for its own default size,
                 and stays on the devices beside the first. It draws without LoRAs, embeddings and
                 the refiner.
+            more_sizes: the (height, width) of sizes that will be added with `add_size`, which are
+                checked before anything is compiled.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -332,11 +335,11 @@ class SDXLPipeline(Engine):
         if devices is None:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request, devices_per_picture)
-        check_rows(config, mesh, shapes.height)
         target = Target(config, chosen, mesh, shapes, step_cache, quantization)
         second = None if refiner is None else find_refiner(str(refiner), config, size, half)
-        if second is not None:
-            check_rows(second.config, mesh, shapes.height)
+        for one in (config,) if second is None else (config, second.config):
+            for other in (size, *more_sizes):
+                check_rows(one, mesh, image_size(one, *other)[0])
         tokenizers, compiled = _load(checkpoint, target, cache, second)
         beside = None if second is None else (second, load_second_model(compiled, second))
         with timed("warmed up"):

@@ -39,11 +39,11 @@ def print_plan(options: Namespace) -> None:
         DeviceError: if the model does not fit; the plan is printed all the same.
         InputError: if the devices cannot share pictures of these sizes.
     """
-    check_count("images_per_request", options.images, 1, MAX_IMAGES)
-    cores_as_devices(options.images)
+    check_count("images_per_request", options.images_per_request, 1, MAX_IMAGES)
+    cores_as_devices(options.images_per_request)
     model, revision = choose_model(options.model_id, options.revision)
     tiny_vae = fetch_tiny_vae(options.tiny_vae)
-    reader = FamilyReader(None, options.safety_checker == "yes", tiny_vae=tiny_vae)
+    reader = FamilyReader(None, options.safety_checker, tiny_vae=tiny_vae)
     checkpoint = fetch(model, revision, reader, weights=False)
     requested_sizes = options.sizes or [(options.height, options.width)]
     sizes = list(dict.fromkeys(image_size(checkpoint.config, *size) for size in requested_sizes))
@@ -68,14 +68,14 @@ def _room(config: Config, sizes: Sequence[Size], options: Namespace) -> Room:
         dtype = network_dtype("bfloat16", devices)
         networks = trace_networks(config, dtype, cache, quantization)
     used = worth_a_copy(devices, parameters)
-    mesh = make_mesh(used, options.images, options.devices_per_picture)
+    mesh = make_mesh(used, options.images_per_request, options.devices_per_picture)
     for height, _ in sizes:
         check_rows(config, mesh, height)
-    shapes = Shapes(options.images, *sizes[0], options.prompt_chunks)
+    shapes = Shapes(options.images_per_request, *sizes[0], options.prompt_chunks)
     target = Target(config, dtype, mesh, shapes, options.step_cache, quantization)
     refiner = None
-    if options.refiner:
-        refiner = find_refiner(options.refiner, config, sizes[0], prefer_fp16=True)
+    if options.refiner_id:
+        refiner = find_refiner(options.refiner_id, config, sizes[0], prefer_fp16=True)
     return Room(models_of(target, networks, refiner, cache), cache)
 
 

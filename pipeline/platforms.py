@@ -4,7 +4,9 @@ Kernels name the forms of their computation, and `Platform` names the form that 
 Programs are lowered for the platform that they run on, whichever platform compiles them.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,3 +164,21 @@ def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
         return True
     features = CPU_INFO.read_text().split() if CPU_INFO.exists() else []
     return not BFLOAT16_FEATURES.isdisjoint(features) and parameters > LARGE_PARAMETERS
+
+
+def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the number of cores that this process may use.
+
+    These are the cores that it may run on, or fewer where a cgroup limits its time (`cpu.max`), as
+    containers do.
+    """
+    on_linux = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
+    # In a container the path may be the host's; the container's own cgroup is the root.
+    with suppress(OSError):
+        path = (proc / "self/cgroup").read_text().rpartition("::")[2].strip()
+        for folder in (cgroups, cgroups / path.lstrip("/")):
+            with suppress(OSError, ValueError):  # there is no such file, or no limit: "max"
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+                cores = min(cores, -(-quota // period))
+    return cores

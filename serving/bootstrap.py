@@ -89,9 +89,8 @@ def load_pipeline(options: Options) -> "tuple[SDXLPipeline, bool]":
         wildcard_dir=options.wildcard_dir,
         model_memory=options.model_memory,
         models=options.models,
+        more_sizes=[(height, width) for width, height in options.sizes[1:]],
     )
-    for width, height in options.sizes[1:]:
-        pipe.check_size(height, width)
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
 

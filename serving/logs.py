@@ -37,7 +37,10 @@ class JsonLines(logging.Formatter):
 
 
 class PlainLines(logging.Formatter):
-    """Formatter of plain messages, each followed by the fields of its `extra`."""
+    """Formatter of lines with time, level, message, and the fields of its `extra`."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""

@@ -1,6 +1,7 @@
 """The operator's settings: one class, read from flags and environment variables."""
 
 import argparse
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 _YES_OR_NO = {"yes": True, "no": False}
+_NEAR = 0.87  # likeness of a misspelt name, as difflib has it
 
 
 def _parsed_by(parse: Callable[[str], Any]) -> BeforeValidator:
@@ -293,6 +295,12 @@ class Options(BaseModel):
         "Origins of other web pages that may use and embed this one, separated by commas, such as "
         "https://example.org.",
     )
+    root_path: Annotated[str, _matching(r"(/[\w.~-]+)*", "a path such as /draw")] = _setting(
+        "",
+        "Path under which a proxy shows this server, such as /draw. The proxy removes it from the "
+        "addresses that it passes on.",
+        default_text="none",
+    )
     trusted_proxies: Whole = _setting(
         0,
         "Number of proxies between the visitors and this server. Each adds the address of its "
@@ -497,6 +505,17 @@ def read(arguments: Sequence[str], environment: Mapping[str, str], prog: str = "
             parser.error(f"{label}: {values[name]!r} is not possible; expected {allowed}")
         parser.error(f"{label}: {problem.get('ctx', {}).get('error', problem['msg'])}")
     return options
+
+
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Return a warning for each variable whose name is nearly that of a setting."""
+    names = [name.upper() for name in Options.model_fields]
+    near = {name: difflib.get_close_matches(name, names, 1, _NEAR) for name in environment}
+    return [
+        f"{name} is not a setting; is {match[0]} meant?"
+        for name, match in near.items()
+        if match and name not in names
+    ]
 
 
 def described() -> list[Setting]:

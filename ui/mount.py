@@ -39,6 +39,7 @@ def mount(
     programs: bool = True,
     keys: ApiKeys | None = None,
     guarded: bool = False,
+    root_path: str = "",
 ) -> Callable[[], None]:
     """Mount the page of a generator at the root of an application.
 
@@ -52,6 +53,7 @@ def mount(
         programs: whether programs may call the page's own API.
         keys: API keys, one of which these programs need; if there are none, no key is needed.
         guarded: whether visitors have to sign in, so that the page offers to sign out.
+        root_path: the path under which a proxy shows the page.
 
     Returns:
         A function that ends the streams by which open pages stay in touch.
@@ -75,6 +77,7 @@ def mount(
         app,
         page,
         path="/",
+        root_path=root_path or None,
         i18n=translations,
         server_name=host,
         server_port=port,

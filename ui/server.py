@@ -2,6 +2,7 @@
 
 from serving.generator import Generator
 from serving.http import app as http_app
+from serving.http.addresses import RootPath
 from serving.http.auth import Access, ApiKeys
 from serving.http.server import ANSWERS_ON_S, Server
 from serving.metrics import Observer
@@ -25,6 +26,8 @@ def build(generator: Generator, observer: Observer, access: Access, options: Opt
         a1111=options.a1111_api,
         allowed_hosts=(*options.allowed_hosts, options.host, options.space_host),
     )
+    if options.root_path:
+        app.add_middleware(RootPath, root_path=options.root_path)
     end_streams = mount(
         app,
         generator,
@@ -34,6 +37,7 @@ def build(generator: Generator, observer: Observer, access: Access, options: Opt
         programs=options.page_api != "off",
         keys=access.keys if options.page_api == "keys" else ApiKeys(),
         guarded=access.users is not None,
+        root_path=options.root_path,
     )
     return Server(
         app,

@@ -5,7 +5,6 @@ the names that a parameter's tensors have in current checkpoints. `modern_name` 
 in older files to current ones.
 """
 
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -25,6 +24,7 @@ from pipeline.errors import CheckpointError
 from pipeline.file_versions import Version
 from pipeline.kernels.int8 import Quantized, quantize_kernel
 from pipeline.kernels.matmul_conv import merged_upsample_kernels, upsample_kernel
+from pipeline.platforms import usable_cores
 
 # Patterns in the names of modules here, and their replacements in a checkpoint.
 NAMES = (
@@ -205,7 +205,7 @@ class PendingWeights(Generic[M]):
         """
         params = dict(nnx.to_flat_state(nnx.state(self.module)))
         futures: deque[Future[tuple[Any, np.ndarray]]] = deque()
-        with self._open() as files, ThreadPoolExecutor(os.cpu_count(), "read") as threads:
+        with self._open() as files, ThreadPoolExecutor(usable_cores(), "read") as threads:
             versions = files.versions
             if versions != self._versions:  # networks of two models would be mixed
                 replaced_files = (

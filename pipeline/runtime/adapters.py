@@ -12,7 +12,6 @@ The pristine copy has only parameters that a loaded adapter changes, and is made
 first changed. It is in the host's memory, where adapters are merged.
 """
 
-import os
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from pipeline.adapters.adapter import Adapter, Change, Inventory, LowRank
 from pipeline.checkpoints.arrays import empty_arrays, groups
 from pipeline.checkpoints.weights import checkpoint_layout, checkpoint_shape, from_checkpoint
 from pipeline.errors import DeviceError, InputError
-from pipeline.platforms import platform_of
+from pipeline.platforms import platform_of, usable_cores
 from pipeline.runtime.memory import available_memory, gigabytes
 from pipeline.runtime.models import Leaves, Model, ModelStore, leaves_of
 from pipeline.runtime.parameters import Parameters, Slot, Tensor, read_slots
@@ -386,7 +385,7 @@ class Adapters:
         """
         with (
             self._libraries.limit(limits=1, user_api="blas"),
-            ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="merge") as threads,
+            ThreadPoolExecutor(usable_cores(), thread_name_prefix="merge") as threads,
         ):
             queue: deque[tuple[list[Slot], Iterator[Leaves]]] = deque()
             for chunk in groups(parts, CHUNK_BYTES):

@@ -37,6 +37,7 @@ MAX_BYTES = 16 << 30
 
 # Whole files, and parts of such that killed processes left. Others are never removed.
 _FILE = re.compile(r"[a-z_]+-[0-9a-f]{32}(\.\w+)?")
+_LEFT_AFTER_S = 3600  # no write takes so long
 
 # JAX's settings that change the executable compiled from the same source.
 _SETTINGS = (
@@ -70,9 +71,14 @@ class ExecutableCache:
             raise OSError(error.errno, reason, str(folder)) from error
         status = folder.stat()
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            # A folder in which others may write, such as /tmp, is not for one user to close.
+            is_shared = stat.S_IMODE(status.st_mode) & 0o022
+            remedy = f"name a new one, such as {folder / 'sdxl-jax'}"
+            if status.st_uid == os.getuid() and not is_shared:
+                remedy = f"chmod 700 {folder}, or name another folder"
             raise PermissionError(
                 f"{folder}: the executable cache must be private to the user who runs this; "
-                f"chmod 700 {folder}, or name another folder"
+                f"{remedy}"
             )
         # Read here, because the threads that load would each read them.
         self._sources = _sources()
@@ -147,11 +153,15 @@ class ExecutableCache:
             log.warning("%s was not stored: %s", file, error)
 
     def _make_room(self) -> None:
-        """Remove the least recently used files until the rest take at most `max_bytes`."""
+        """Remove parts that killed processes left, and the files used least recently.
+
+        The rest takes at most `max_bytes`.
+        """
         total = 0
-        for _, size, file in sorted(_files(self.folder), reverse=True):
-            total += size
-            if total > self.max_bytes:
+        for used_at, size, file in sorted(_files(self.folder), reverse=True):
+            is_left = file.suffix and time.time() - used_at > _LEFT_AFTER_S
+            total += 0 if is_left else size
+            if is_left or total > self.max_bytes:
                 file.unlink(missing_ok=True)
 
 

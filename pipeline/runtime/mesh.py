@@ -8,6 +8,7 @@ import jax
 from jax.errors import JaxRuntimeError
 
 from pipeline.errors import DeviceError, first_line
+from pipeline.platforms import usable_cores
 
 
 def cores_as_devices(images: int) -> None:
@@ -18,7 +19,7 @@ def cores_as_devices(images: int) -> None:
     number that is already set, by JAX_NUM_CPU_DEVICES or otherwise, is kept.
     """
     if jax.config.values["jax_num_cpu_devices"] == -1:  # it is not set
-        limit = min(images, os.cpu_count() or 1)
+        limit = min(images, usable_cores())
         shares = max(n for n in range(1, limit + 1) if images % n == 0)
         jax.config.update("jax_num_cpu_devices", shares)
 

@@ -38,6 +38,22 @@ class ClientAddress:
         await self._app(scope, receive, send)
 
 
+class RootPath:
+    """Middleware for a server under a path of a proxy's, which removes it from the addresses.
+
+    It tells Starlette and FastAPI the path for the addresses that they make. `root_path` in the
+    scope would also take it from the beginning of those that come in, after they were checked.
+    """
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with the path in its scope."""
+        await self._app({**scope, "app_root_path": self._root_path}, receive, send)
+
+
 def address_of(request: Request) -> str:
     """Return the address that a request comes from, or ""."""
     return request.client.host if request.client else ""

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
@@ -111,9 +111,11 @@ def translated(message: Message, scope: Scope) -> str:
     return translate(message, Headers(scope=scope).get("accept-language", ""))
 
 
-def refusal(error: RequestError, scope: Scope) -> JSONResponse:
-    """Return the answer to the refused request of `scope`."""
+def refusal(error: RequestError, scope: Scope) -> Response:
+    """Return the answer to the refused request of `scope`: words for visitors, else JSON."""
     status, headers = status_of(error, scope)
+    if "text/html" in Headers(scope=scope).get("accept", ""):
+        return PlainTextResponse(translated(error.message, scope), status, headers)
     body = error_body(error.kind, error.message, error.field) | _detail(error.message, scope)
     return JSONResponse(body, status, headers)
 
@@ -134,7 +136,7 @@ def _detail(message: Message, scope: Scope) -> dict[str, str]:
     return {} if scope["path"].startswith("/v1/") else {"detail": translated(message, scope)}
 
 
-async def _refused(request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return refusal(error, request.scope)
 
@@ -156,7 +158,7 @@ async def _plain(_: Request, error: Exception) -> JSONResponse:
     return plain(error)
 
 
-async def _broken(request: Request, error: Exception) -> JSONResponse:
+async def _broken(request: Request, error: Exception) -> Response:
     return refusal(RequestError(Message(Code.BROKEN), ErrorKind.FAILED), request.scope)
 
 

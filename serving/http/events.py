@@ -62,7 +62,8 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
             request = await while_connected(sender, opening)
         await generator.submit(request)
         # Not X-Request-Id, which proxies set to values of their own.
-        response.headers["Content-Location"] = f"/v1/requests/{request.id}"
+        root_path = sender.scope.get("app_root_path", "")
+        response.headers["Content-Location"] = f"{root_path}/v1/requests/{request.id}"
         # Follow it before the answer begins: it may end, and be forgotten, in between.
         async with aclosing(generator.events(request.id)) as events:
             yield request.id, events

@@ -4,6 +4,7 @@ A browser or a proxy may have been tricked into sending a request that fails one
 """
 
 import ipaddress
+import logging
 import re
 from collections.abc import Collection, Iterable
 
@@ -12,7 +13,10 @@ from starlette.requests import Request
 from serving.generator import ErrorKind, RequestError
 from serving.messages import Code, Message
 
+log = logging.getLogger(__name__)
+
 ANY_HOST = "*"
+_MOST_LOGGED = 100  # names
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
 # Names under these cannot be registered, so no page elsewhere can make a browser resolve one of
@@ -34,6 +38,7 @@ class AllowedHosts:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = {name.lower() for name in names}
+        self._refused: set[str] = set()
 
     def allows(self, host: str) -> bool:
         """Return whether `host`, the value of a `Host` header, may be answered."""
@@ -47,6 +52,12 @@ class AllowedHosts:
             return True
         parents = (f"*.{name.split('.', n)[-1]}" for n in range(1, name.count(".") + 1))
         return name in self._names or not self._names.isdisjoint(parents)
+
+    def log_refused(self, host: str) -> None:
+        """Log a name that is not allowed once, for the operator who forgot it."""
+        if host not in self._refused and len(self._refused) < _MOST_LOGGED:
+            self._refused.add(host)
+            log.warning("Refused a request to %.80r; ALLOWED_HOSTS names this server's hosts", host)
 
 
 def _is_address(name: str) -> bool:
@@ -81,7 +92,10 @@ def check_host(allowed: AllowedHosts, request: Request) -> None:
     """Refuse a request to a host that is not allowed, by `Host` or `X-Forwarded-Host`."""
     values = [*request.headers.getlist("host"), *request.headers.getlist("x-forwarded-host")]
     hosts = (host.strip() for value in values for host in value.split(","))
-    if not all(map(allowed.allows, hosts)):
+    for host in hosts:
+        if allowed.allows(host):
+            continue
+        allowed.log_refused(host)
         raise RequestError(Message(Code.WRONG_HOST), ErrorKind.MISDIRECTED)
 
 

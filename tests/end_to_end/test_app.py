@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -162,6 +163,36 @@ def test_help_names_every_option_and_its_variable():
     shown = run_app("--help").stdout
     for name in ("--model-id", "MODEL_ID", "--host", "HOST", "--port", "PORT", "CACHE_DIR"):
         assert name in shown
+
+
+def test_a_wrong_later_size_is_refused_before_anything_is_compiled(tmp_path: Path):
+    ended = run_app(SIZES="256x256,250x256", CACHE_DIR=str(tmp_path / "new"), PORT=str(free_port()))
+    assert ended.returncode == 2
+    assert ended.stderr == "app.py: width is 250; expected a multiple of 64\n"
+    assert "compiled" not in ended.stdout
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO Loading ", ended.stdout)
+
+
+# A load that nothing ends, as little as a compiler's thread.
+LOADS_FOR_EVER = """
+import sys, threading, app
+def load(_):
+    thread = threading.Thread(target=threading.Event().wait)
+    thread.start()
+    print("loading", flush=True)
+    thread.join()
+app.main(["--port", sys.argv[1]], load)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_program_while_it_loads(number: signal.Signals, status: int):
+    command = [sys.executable, "-c", LOADS_FOR_EVER, str(free_port())]
+    with subprocess.Popen(command, cwd=ROOT, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "loading\n" in iter(process.stdout.readline, "")
+        process.send_signal(number)
+        assert process.wait(60) == status
 
 
 def test_address_in_use():

@@ -19,6 +19,7 @@ from pipeline import Result, SDXLPipeline, metadata
 from pipeline import __main__ as command
 from pipeline.runtime import memory
 from pipeline.runtime.compiled import CompiledSampler
+from serving.settings import Options
 from tests.checkpoints import (
     SMALLEST,
     CompilationCount,
@@ -172,7 +173,7 @@ def test_loras(tmp_path: Path, run: Callable[..., tuple]) -> None:
 @pytest.mark.slow
 def test_models(tmp_path: Path, run: Callable[..., tuple]) -> None:
     other = shutil.copytree(SMALLEST, tmp_path / "other")
-    status, _, _ = run("a star", "--add-model", str(other), "--checkpoint", "other")
+    status, _, _ = run("a star", "--models", str(other), "--checkpoint", "other")
     assert status == 0
     assert settings(tmp_path / "out/0.png").model == "other"
     status, _, messages = run("a star", "--checkpoint", "other")
@@ -335,6 +336,29 @@ def test_grid(count: int, grid: tuple[int, int]) -> None:
     assert command._grid(count) == grid
 
 
+def test_options_of_the_server_have_its_names_and_variables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in command._OF_SERVER:
+        variable = name.replace("-", "_")
+        assert variable in Options.model_fields
+        monkeypatch.delenv(variable.upper(), raising=False)
+    monkeypatch.setenv("MODEL_ID", "a.safetensors")
+    monkeypatch.setenv("MODELS", "b.safetensors, c.safetensors")
+    monkeypatch.setenv("SAFETY_CHECKER", "no")
+    monkeypatch.setenv("STEPS", "8")
+    options = command._options(["a star", "--vae-id", "vae", "--step-cache", "yes"], None)
+    assert (options.model_id, options.vae_id) == ("a.safetensors", "vae")
+    assert options.models == ["b.safetensors", "c.safetensors"]
+    assert (options.num_inference_steps, options.safety_checker, options.step_cache) == (
+        *(8, False, True),
+    )
+    monkeypatch.setenv("STEP_CACHE", "perhaps")
+    with pytest.raises(SystemExit):
+        command.main(["a star"])
+    assert "'perhaps' is not possible; expected yes or no" in capsys.readouterr().err
+
+
 @jax.numpy_dtype_promotion("standard")  # in the attention of text encoders, which is JAX's
 def plan(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Return the exit status, the output and the messages of `--plan`."""
@@ -343,8 +367,9 @@ def plan(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return status, output.out, output.err
 
 
-def test_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan needs no prompt, compiles nothing and needs no weights."""
+    monkeypatch.delenv("CACHE_DIR", raising=False)
     with CompilationCount() as count:
         model = ("--model", str(SMALLEST), "--images", "2")
         status, printed, messages = plan(*model, "--sizes", "16x16,24x16", capsys=capsys)

@@ -1,5 +1,6 @@
 """The choices by platform."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from pipeline.platforms import (
     PLATFORMS,
     by_platform,
     platform_of,
+    usable_cores,
     worth_a_copy,
     worth_bfloat16,
 )
@@ -87,3 +89,36 @@ def test_bfloat16_where_the_hardware_has_it(
     monkeypatch.setattr("pipeline.platforms.CPU_INFO", info)
     device = SimpleNamespace(platform=platform)
     assert worth_bfloat16(device, parameters) == worth  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("root", "inner", "cores"),
+    [
+        ("max 100000", "max 100000", 8),
+        ("150000 100000", "max 100000", 2),
+        ("max 100000", "300000 100000", 3),
+        ("1000 100000", None, 1),
+        (None, None, 8),
+        ("9999999 100000", "nonsense", 8),
+    ],
+)
+def test_cores_are_those_of_the_affinity_and_the_quota(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    root: str | None,
+    inner: str | None,
+    cores: int,
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("0::/system.slice/sdxl.service\n")
+    for folder, limit in ((tmp_path, root), (tmp_path / "system.slice/sdxl.service", inner)):
+        folder.mkdir(parents=True, exist_ok=True)
+        if limit is not None:
+            (folder / "cpu.max").write_text(f"{limit}\n")
+    assert usable_cores(tmp_path, tmp_path) == cores
+
+
+def test_cores_without_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    assert usable_cores(tmp_path, tmp_path) == 3

@@ -40,6 +40,7 @@ OTHERS = {
     "port": ("8000", 8000),
     "allowed_hosts": ("draw.example.org, *.example.com", ("draw.example.org", "*.example.com")),
     "cors_origins": ("https://a.example", ("https://a.example",)),
+    "root_path": ("/draw", "/draw"),
     "trusted_proxies": ("2", 2),
     "api_keys_file": ("keys", Path("keys")),
     "page_users_file": ("users", Path("users")),
@@ -239,6 +240,15 @@ def test_a_password_is_not_printed(capsys: pytest.CaptureFixture[str]):
     error = capsys.readouterr().err
     assert "'http://...@example.org' is not possible" in error
     assert "secret" not in error
+
+
+def test_a_variable_that_is_nearly_a_settings_is_a_warning():
+    variables = ["MODEL_IDS", "PORT", "HOSTNAME", "LORA_DIRS", "PATH", "XDG_CACHE_HOME", "STEP"]
+    assert settings.misspelt(dict.fromkeys(variables, "1")) == [
+        "MODEL_IDS is not a setting; is MODEL_ID meant?",
+        "LORA_DIRS is not a setting; is LORA_DIR meant?",
+        "STEP is not a setting; is STEPS meant?",
+    ]
 
 
 def test_lists_are_separated_by_commas():

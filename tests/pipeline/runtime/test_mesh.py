@@ -38,7 +38,7 @@ for case in sys.argv[1:]:
     if os.fork():
         os.wait()
         continue
-    os.cpu_count = lambda: cores
+    os.sched_getaffinity = lambda _: range(cores)
     cores_as_devices(images)
     print(jax.device_count(), flush=True)
     os._exit(0)

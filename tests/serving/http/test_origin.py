@@ -42,6 +42,19 @@ def test_only_known_hosts_are_answered(host: str, names: tuple[str, ...], allowe
     assert AllowedHosts(names).allows(host) == allowed
 
 
+def test_a_visitor_under_another_name_reads_why_and_the_operator_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    with serve(allowed_hosts=(OWN,)) as site:
+        for _ in range(2):
+            head = "GET / HTTP/1.1\r\nHost: other.test\r\nAccept: text/html\r\n\r\n"
+            answer = raw_request(site.url, head)
+            assert b"content-type: text/plain" in answer
+            assert answer.endswith(b"Its operator can add the host to ALLOWED_HOSTS.")
+    refused = [message for message in caplog.messages if "other.test" in message]
+    assert refused == ["Refused a request to 'other.test'; ALLOWED_HOSTS names this server's hosts"]
+
+
 def test_a_made_up_host_is_not_answered():
     with serve(allowed_hosts=(OWN,)) as site:
         for target in ("/v1/model", "/gradio_api/mcp", "/healthz"):
