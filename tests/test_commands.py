@@ -27,7 +27,7 @@ from pipeline.__main__ import _parser
 from pipeline.images.png import encode_png
 from pipeline.request import SETTINGS
 from serving import settings
-from tests.checkpoints import GOLDEN, SMALLEST, shared_pipeline
+from tests.checkpoints import GOLDEN, SMALLEST
 from tests.documents import NAMES, ROOT, fences, read, spans
 from tests.web import serve
 
@@ -246,26 +246,27 @@ def test_the_flax_program_runs():
     assert set(names["params"]) > {"unet", "vae", "scheduler"}  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_the_program_of_several_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _, program = python_blocks("docs/python.md")
+    monkeypatch.setattr(pipeline, "BUNDLED", SMALLEST)
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, "docs/python.md", "exec"), {"pipe": shared_pipeline(1)})
+    exec(compile(program, "docs/python.md", "exec"), {})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0-0.png", "7-0.png", "7-1.png"]
 
 
+@pytest.mark.slow
 def test_the_program_from_pictures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With the size of a tiny pipeline, which has no other, in place of the larger one."""
+    """With a tiny checkpoint, whose pictures are tiny, in place of the miniature."""
     program, _ = python_blocks("docs/python.md")
-    pipe = shared_pipeline(1)
+    monkeypatch.setattr(pipeline, "BUNDLED", SMALLEST)
     Image.new("RGB", (40, 30), "navy").save(tmp_path / "photo.png")
     mask = Image.new("L", (40, 30))
     mask.paste(255, (10, 10, 20, 20))
     mask.save(tmp_path / "mask.png")
     monkeypatch.chdir(tmp_path)
-    smaller = program.replace("1536, 1536", f"{pipe.facts.height}, {pipe.facts.width}").replace(
-        "256", "16"
-    )
-    exec(compile(smaller, "docs/python.md", "exec"), {"pipe": pipe})
+    smaller = program.replace("512", "24").replace("64", "16")
+    exec(compile(smaller, "docs/python.md", "exec"), {})
 
 
 def test_no_other_program_is_left_unrun():
