@@ -114,6 +114,7 @@ class Job:
             weights=tuple(np.ones(row, np.float32) for row in rows),
             chunks=np.ones((1, 2, images), np.int32),
             zeroed=np.zeros((1, 2, images), np.bool_),
+            clip_skip=np.ones((1, 2, images), np.int32),
             texts=np.ones(images, np.int32),
             vectors=None,
             guidance_scale=draw_job.GUIDANCE_SCALE,

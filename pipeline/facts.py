@@ -88,6 +88,7 @@ class CommonFacts:
         distilled: whether it draws in few steps without a LoRA.
         timesteps: those of a distilled model's usual run, such as "999,749"; "" for spaced ones.
         words: the words and emoji that it was trained with, if its checkpoint lists them.
+        clip_skip: that of requests that choose none.
     """
 
     name: str
@@ -103,6 +104,7 @@ class CommonFacts:
     distilled: bool = False
     timesteps: str = ""
     words: tuple[str, ...] = ()
+    clip_skip: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,7 @@ class Facts(CommonFacts):
         needs_mask: whether it is for inpainting, and draws only from a picture and a mask.
         needs_image: whether it is a refiner, and draws only from a picture or from latents.
         refiner: the name of the refiner that draws the last steps; None if there is none.
+        max_clip_skip: the largest `clip_skip` of a request; 0 if the model has none.
         step_cache: whether requests can have a `cache_interval` above 1.
         quantization: "int8" if the UNet multiplies 8-bit whole numbers; None if not.
         models: further models, sorted by name; they may change while the model draws.
@@ -184,6 +187,7 @@ class Facts(CommonFacts):
     needs_mask: bool = False
     needs_image: bool = False
     refiner: str | None = None
+    max_clip_skip: int = 0
     step_cache: bool = False
     quantization: str | None = None
     lists: str = ""

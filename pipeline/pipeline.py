@@ -735,6 +735,9 @@ class SDXLPipeline(Engine):
             cache_interval: the whole UNet runs only once in this many evaluations, 1 to 5. The
                 others reuse the result of its deep layers, which is quicker and less exact (Ma et
                 al. 2023, "DeepCache"). Above 1 it needs a pipeline with `step_cache`.
+            clip_skip: the layer of the text encoder that is read, counted from the last one, 1 to
+                12, as in AUTOMATIC1111; 0 is the model's own, mostly 1. Only Stable Diffusion 1
+                has it. diffusers counts from 0.
             model: the name of a model from `add_model`; the pipeline's own where None. If the
                 request before had another model, copying this one to the devices takes a moment.
 

@@ -50,6 +50,7 @@ FULL, TINY = "full", "tiny"  # decoders: the VAE's, and the tiny VAE's
 MAX_IMAGES = 64  # per request
 MAX_PADDING = 1024  # pixels
 MAX_CACHE_INTERVAL = 5  # evaluations
+MAX_CLIP_SKIP = 12  # layers
 NUM_INFERENCE_STEPS, GUIDANCE_SCALE = 25, 5.0  # of models that have no others
 STRENGTH = 0.8  # of requests with a picture that give none
 DENOISING_END = 0.8  # the same with a refiner
@@ -319,6 +320,18 @@ class GenerateRequest:
             optional=True,
             part_of="enlarge",
             absent_note="As many as those of the first run if None.",
+        )
+    )
+
+    clip_skip: int = _declare(
+        Whole(
+            default=0,
+            high=MAX_CLIP_SKIP,
+            of_model={"high": "max_clip_skip"},
+            unavailable="no_clip_skip",
+            description="The layer of the text encoder that is read, counted from the last one.",
+            details="0: the model's own, mostly the last. Only for Stable Diffusion 1.",
+            optional=True,
         )
     )
 

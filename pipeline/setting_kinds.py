@@ -142,7 +142,9 @@ class Number(Setting):
     low: float = 0
     high: float
     any_high: float | None = None
-    unavailable: Literal["out_of_range", "no_step_cache", "missing_refiner"] = "out_of_range"
+    unavailable: Literal["out_of_range", "no_step_cache", "missing_refiner", "no_clip_skip"] = (
+        "out_of_range"
+    )
 
     @property
     def range_text(self) -> str:
@@ -440,6 +442,7 @@ class Fault:
         "missing_recipe",
         "missing_refiner",
         "no_step_cache",
+        "no_clip_skip",
         "not_timesteps",
     ]
     setting: Setting

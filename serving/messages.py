@@ -76,6 +76,7 @@ Code = StrEnum(
         "MISSING_RECIPE",
         "MISSING_REFINER",
         "NO_STEP_CACHE",
+        "NO_CLIP_SKIP",
         "UNFIT_SCHEDULER",
         "NOT_TIMESTEPS",
         "NOT_WITH",
@@ -260,6 +261,7 @@ ENGLISH: dict[Code, str] = {
     ),
     Code.MISSING_REFINER: "{field} is {value}, but there is no refiner here; leave it out",
     Code.NO_STEP_CACHE: "{field} is {value}, but there is no step cache here; leave it out",
+    Code.NO_CLIP_SKIP: "{field} is {value}, but this model has no clip skip; leave it out",
     Code.UNFIT_SCHEDULER: "{field} is {value}, which cannot draw with this model: {reason}",
     Code.NOT_TIMESTEPS: (
         "{field} is {value}; expected up to {limit} falling whole numbers from {low} to {high},"

@@ -244,6 +244,7 @@ def read_facts(
         vae=replacements.get("vae"),
         tiny_vae=replacements.get("tiny_vae"),
         refiner=refiner,
+        max_clip_skip=config.architecture.max_clip_skip,
         step_cache=compiled.target.step_cache,
         quantization=quantization,
         family=config.family.name,

@@ -72,6 +72,9 @@ def check_output(
             " step_cache=True to from_pretrained, or leave cache_interval out": (
                 request.cache_interval > 1 and not facts.step_cache
             ),
+            f"clip_skip is {request.clip_skip}; this model's is at most {facts.max_clip_skip}": (
+                request.clip_skip > facts.max_clip_skip
+            ),
         }
     )
 
@@ -146,6 +149,7 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
         weights=prompts.weights,
         chunks=prompts.chunks,
         zeroed=blank_negative & config.force_zeros_for_empty_prompt,
+        clip_skip=np.full_like(prompts.chunks, max(request.clip_skip, 1)),
         texts=prompts.texts,
         vectors=placement.vectors(),
         guidance_scale=request.guidance,

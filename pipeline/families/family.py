@@ -88,12 +88,13 @@ class Architecture:
     Fields that may be None are capabilities that not every model has.
 
     Attributes:
-        encode: `(networks, input_ids, zeroed, weights) -> embeds`. The token ids are
+        encode: `(networks, input_ids, zeroed, weights, clip_skip) -> embeds`. The token ids are
             `[H, B, L]` int32 for each text encoder, of which each has its own L, for H halves of
             guidance; where there are two, the negative prompts come first. `zeroed` is `[H, B]`
             bool: whether to replace a prompt's embeddings with zeros. `weights` are how much each
-            token counts, like the ids but float32, or None for 1. The embeddings are any structure
-            of arrays `[H, B, ...]`.
+            token counts, like the ids but float32, or None for 1. `clip_skip` is `[H, B]` int32,
+            or None where `max_clip_skip` is 0; see `CLIPTextEncoder`. The embeddings are any
+            structure of arrays `[H, B, ...]`.
         condition: `(networks, embeds, size, is_negative, guidance) -> context`. `size` is the
             picture's height and width in pixels, `[2]` float32. `is_negative` is `[H]` bool:
             whether a half of guidance is that of the negative prompts. `guidance` is `[B]` float32,
@@ -111,6 +112,7 @@ class Architecture:
         default_size: the default height and width in pixels.
         needs_image: whether it goes on from a picture or from latents, and draws nothing from noise
             alone.
+        max_clip_skip: the largest `clip_skip`; 0 if `encode` takes none.
         embeds_guidance: whether a network takes the guidance scale as an input, so that no negative
             prompt is predicted for.
         tiny_decode: `decode` by the tiny VAE beside the checkpoint.
@@ -134,6 +136,7 @@ class Architecture:
     size_multiple: int
     default_size: tuple[int, int]
     needs_image: bool = False
+    max_clip_skip: int = 0
     embeds_guidance: bool = False
     tiny_decode: Computation | None = None
     step_cache: StepCache | None = None

@@ -53,6 +53,7 @@ def encode_prompts(
     input_ids: Sequence[Array],
     zeroed: Array,
     weights: Sequence[Array] | None = None,
+    clip_skip: Array | None = None,
 ) -> Embeds:
     """Return `prompt_embeds` and `pooled_prompt_embeds`; see `Architecture.encode`.
 
@@ -63,7 +64,10 @@ def encode_prompts(
         embeddings `[H, B, P]` of the last one, which are None if it has no projection.
     """
     halves = len(zeroed)
-    outputs = [encoder(joined(ids)) for encoder, ids in zip(text_encoders, input_ids, strict=True)]
+    skips = {} if clip_skip is None else {"clip_skip": joined(clip_skip)}
+    outputs = [
+        encoder(joined(ids), **skips) for encoder, ids in zip(text_encoders, input_ids, strict=True)
+    ]
     hidden = [states for states, _ in outputs]
     if weights is not None:
         hidden = [
@@ -98,9 +102,11 @@ def encode(
     input_ids: Sequence[Array],
     zeroed: Array,
     weights: Sequence[Array] | None = None,
+    clip_skip: Array | None = None,
 ) -> Embeds:
     """Encode prompts by the text encoders of these names; see `Architecture.encode`."""
-    return encode_prompts([networks[name] for name in names], input_ids, zeroed, weights)
+    text_encoders = [networks[name] for name in names]
+    return encode_prompts(text_encoders, input_ids, zeroed, weights, clip_skip)
 
 
 def condition(
@@ -199,7 +205,11 @@ def latents_shape(config: Config, height: int, width: int) -> tuple[int, int, in
 
 
 def architecture(
-    config: Config, condition: Callable[..., Context] = condition, *, needs_image: bool = False
+    config: Config,
+    condition: Callable[..., Context] = condition,
+    *,
+    needs_image: bool = False,
+    max_clip_skip: int = 0,
 ) -> Architecture:
     """Return what the networks of a checkpoint compute.
 
@@ -218,6 +228,7 @@ def architecture(
         size_multiple=factor * 2 ** (len(unet.block_out_channels) - 1),
         default_size=(height * factor, width * factor),
         needs_image=needs_image,
+        max_clip_skip=max_clip_skip,
         embeds_guidance=unet.time_cond_proj_dim is not None,
         tiny_decode=None if config.tiny_vae is None else Computation(("tiny_vae",), tiny_decode),
         step_cache=StepCache(Computation(("unet",), predict_cached), partial(deep_shape, config)),

@@ -7,18 +7,25 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from pipeline.families import latent_unet
-from pipeline.families.family import Family, Network
+from pipeline.families.family import Architecture, Config, Family, Network
 from pipeline.models.clip import CLIPTextEncoder
 from pipeline.models.clip_config import read_safety_checker, read_text_encoder
 from pipeline.models.safety_checker import SafetyChecker
 from pipeline.models.shapes import text_encoder_of, unet_of
 from pipeline.models.unet import UNet, int8_layers
 from pipeline.models.unet_config import read_unet
+from pipeline.request import MAX_CLIP_SKIP
 from pipeline.strict_json import StrictJson
 
 # The first files of Stable Diffusion 1 give a smaller sample_size; according to diffusers they mean
 # this one.
 LEGACY_SAMPLE_SIZE = 64
+
+
+def architecture(config: Config) -> Architecture:
+    """Return what the networks of a checkpoint of version 1 compute."""
+    layers = config.networks["text_encoder"].num_hidden_layers
+    return latent_unet.architecture(config, max_clip_skip=min(layers, MAX_CLIP_SKIP))
 
 
 def is_version_2(folder: Path) -> bool:
@@ -72,6 +79,12 @@ SD_1 = Family(
         0.029,
     ),
     check=latent_unet.check,
+    architecture=architecture,
+)
+# AUTOMATIC1111, too, has its clip skip for version 1 only.
+SD_2 = replace(
+    SD_1,
+    recognise=is_version_2,
+    aligned_sigmas=None,
     architecture=latent_unet.architecture,
 )
-SD_2 = replace(SD_1, recognise=is_version_2, aligned_sigmas=None)

@@ -108,13 +108,16 @@ class CLIPTextEncoder(nnx.Module):
             )
 
     def __call__(
-        self, input_ids: Array, vectors: Array | None = None
+        self, input_ids: Array, vectors: Array | None = None, clip_skip: Array | None = None
     ) -> tuple[Array, Array | None]:
         """Encode input_ids `[B, L]` int32.
 
         Args:
             input_ids: the ids of tokens. With `vectors`, the id -1 - i stands for its row i.
             vectors: token embeddings beside those of the vocabulary, `[R, D]`.
+            clip_skip: `[B]` int32, the layer whose output becomes the hidden states, counted from
+                the last one, which is 1. Only for encoders without a projection that take the
+                last layer's; None takes it always.
 
         Returns:
             The hidden states `[B, L, D]` and the pooled embedding `[B, P]`, which is None without a
@@ -123,11 +126,16 @@ class CLIPTextEncoder(nnx.Module):
         """
         positions = jnp.arange(input_ids.shape[1])
         x = self._embed(input_ids, vectors) + self.position_embedding(positions)
+        outputs = []
         for layer in self.layers[:-1]:
             x = layer(x)
+            outputs.append(x)
         if self.config.penultimate and self.config.projection_dim is None:
             return x, None
-        final = self.final_layer_norm(self.layers[-1](x))
+        last = self.layers[-1](x)
+        if clip_skip is not None:
+            last = jnp.stack([*outputs, last])[-clip_skip, jnp.arange(len(last))]
+        final = self.final_layer_norm(last)
         states = x if self.config.penultimate else final
         if self.config.projection_dim is None:
             return states, None

@@ -255,6 +255,7 @@ class CompiledSampler:
         vectors: Sequence[np.ndarray] | None = None,
         weights: Sequence[np.ndarray] | None = None,
         chunks: np.ndarray | None = None,
+        clip_skip: np.ndarray | None = None,
     ) -> Embeds:
         """Return embeddings with those of new pictures' prompts.
 
@@ -271,12 +272,15 @@ class CompiledSampler:
                 `CLIPTextEncoder`. None means zeros.
             weights: how much each token counts, like `input_ids` but float32; None means 1.
             chunks: `[2, B]` int32, the number of chunks of each prompt, at most C; None means 1.
+            clip_skip: likewise; see `Architecture.encode`. None means 1.
         """
+        ones = np.ones(zeroed.shape, np.int32)
         tokens = Tokens(
             ids=(*input_ids,),
             weights=tuple(weights or (np.ones(ids.shape, np.float32) for ids in input_ids)),
             zeroed=zeroed,
-            chunks=np.ones(zeroed.shape, np.int32) if chunks is None else chunks,
+            chunks=ones if chunks is None else chunks,
+            clip_skip=ones if clip_skip is None else clip_skip,
         )
         rows = self._no_vectors if vectors is None else tuple(vectors)
         per_device = len(new_slots) // self.mesh.shape["images"]

@@ -247,8 +247,10 @@ class Programs:
             networks = self._networks(weights)
             for name, encoder_vectors in zip(encoders, vectors, strict=True):
                 networks[name] = partial(networks[name], vectors=encoder_vectors)
+            architecture = self._architecture
+            skips = {"clip_skip": tokens.clip_skip} if architecture.max_clip_skip else {}
             inputs = tokens.ids, tokens.zeroed, tokens.weights
-            return self._architecture.encode.run(networks, *inputs)
+            return architecture.encode.run(networks, *inputs, **skips)
 
         weights = self._weights_spec("encode")
         chunk_tokens = jax.eval_shape(partial(sampler.chunk_of, i=0, count=count), tokens)
@@ -509,6 +511,7 @@ class Programs:
             weights=tuple(self._half_spec((count,), jnp.float32) for count in counts),
             zeroed=self._half_spec((), jnp.bool_),
             chunks=self._half_spec((), jnp.int32),
+            clip_skip=self._half_spec((), jnp.int32),
         )
 
     @cached_property

@@ -413,12 +413,14 @@ class Tokens(NamedTuple, Generic[A]):
         weights: how much each counts, likewise float32.
         zeroed: `[H, B]` bool; see `Architecture.encode`.
         chunks: the number of chunks of each prompt, `[H, B]` int32.
+        clip_skip: `[H, B]` int32; see `Architecture.encode`.
     """
 
     ids: tuple[A, ...]
     weights: tuple[A, ...]
     zeroed: A
     chunks: A
+    clip_skip: A
 
 
 def encode(

@@ -46,6 +46,7 @@ class Start:
         weights: how much each token counts, likewise float32.
         chunks: `[V, 2, n]` int32, the number of chunks of each prompt, at most C.
         zeroed: `[V, 2, n]` bool; see `Architecture.encode`.
+        clip_skip: `[V, 2, n]` int32; see `Architecture.encode`.
         texts: `[n]`, how many of the V texts each picture has.
         vectors: each text encoder's `[MAX_VECTORS, D]` float32, for ids below 0; None if there are
             none.
@@ -61,6 +62,7 @@ class Start:
     weights: tuple[np.ndarray, ...]
     chunks: np.ndarray
     zeroed: np.ndarray
+    clip_skip: np.ndarray
     texts: np.ndarray
     vectors: Sequence[np.ndarray] | None
     guidance_scale: float
@@ -200,6 +202,7 @@ class Slots:
                 vectors,
                 self._tokens(having, text, lambda start: start.weights),
                 self._prompts(having, text, lambda start: start.chunks),
+                self._prompts(having, text, lambda start: start.clip_skip),
             )
 
     def _tokens(

@@ -52,3 +52,23 @@ def test_weighted_states_agree(name: str) -> None:
         np.testing.assert_array_equal(ids[i][0, 0], states[f"input_ids_{i + 1}"][0])
     found, _ = encode_prompts(ours.text_encoders, ids, jnp.zeros((1, 1), bool), weights)
     assert relative_error(np.asarray(found[0]), np.concatenate(expected, axis=-1)) <= 1e-5
+
+
+@pytest.mark.parametrize("clip_skip", [1, 2, 3])
+def test_an_earlier_layer_agrees(clip_skip: int) -> None:
+    """The final norm follows whichever layer is read, as in AUTOMATIC1111 and diffusers."""
+    torch_reference.prepare_for_tiny()
+    folder = GOLDEN / "sd_1" / "checkpoint"
+    encoder = load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None).text_encoder
+    ours = agreement.load_networks(folder)
+    ids, _ = ours.tokenizers.tokenize([PLAIN, ""])
+    with torch.no_grad():
+        output = encoder(torch.from_numpy(ids[:, 0]), output_hidden_states=True)
+        expected = encoder.final_layer_norm(output.hidden_states[-clip_skip])
+    found, _ = encode_prompts(
+        ours.text_encoders,
+        [jnp.asarray(ids[:, 0])[None]],
+        jnp.zeros((1, 2), bool),
+        clip_skip=jnp.full((1, 2), clip_skip),
+    )
+    assert relative_error(np.asarray(found[0]), expected.numpy()) <= 1e-5

@@ -68,6 +68,7 @@ FIELDS: Mapping[str, Field] = {
     "enlarge": Field(if_set=True),
     "enlarge_strength": Field(step=0.01, if_set=True),
     "enlarge_steps": Field(if_set=True),
+    "clip_skip": Field(),
 }
 
 

@@ -140,7 +140,7 @@ def _value(setting: Setting, facts: Facts, value: Any) -> Any:
     else:
         value = _text(setting.name, value)
     if fault := setting.fault(value):
-        has_no_range = fault.code not in ("not_a_number", "no_step_cache")
+        has_no_range = fault.code not in ("not_a_number", "no_step_cache", "no_clip_skip")
         code = Code(fault.code) if has_no_range else Code.OUT_OF_RANGE
         raise _refused(code, setting.name, value=_sent(value), **setting.limits)
     return setting.checked(value)

@@ -25,7 +25,7 @@ def test_a_field_may_have_its_default(name: str):
 
 def test_whole_numbers_are_whole():
     assert [name for name, each in POSSIBLE.items() if each.get("whole")] == [
-        *("steps", "seed", "variation_seed", "cache_interval")
+        *("steps", "seed", "variation_seed", "cache_interval", "clip_skip")
     ]
 
 
