@@ -88,7 +88,7 @@ class CommonFacts:
         distilled: whether it draws in few steps without a LoRA.
         timesteps: those of a distilled model's usual run, such as "999,749"; "" for spaced ones.
         words: the words and emoji that it was trained with, if its checkpoint lists them.
-        clip_skip: that of requests that choose none.
+        guidance_rescale, clip_skip: those of requests that have 0.
     """
 
     name: str
@@ -104,7 +104,8 @@ class CommonFacts:
     distilled: bool = False
     timesteps: str = ""
     words: tuple[str, ...] = ()
-    clip_skip: int = 1
+    guidance_rescale: float = 0.0
+    clip_skip: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ class GenerateRequest:
             default=0.0,
             high=1,
             description="How far to undo the contrast that guidance adds.",
-            details="0: not at all. For models with zero terminal SNR about 0.7.",
+            details="0: the model's own, mostly none. About 0.7 for zero terminal SNR.",
             optional=True,
         )
     )

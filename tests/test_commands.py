@@ -32,7 +32,7 @@ from tests.documents import NAMES, ROOT, fences, read, spans
 from tests.web import serve
 
 URL = "http://127.0.0.1:7860"
-LANGUAGES = {"", "html", "js", "json", "mermaid", "python", "sh", "yaml"}
+LANGUAGES = {"", "html", "js", "json", "mermaid", "python", "sh", "toml", "yaml"}
 # These files run the examples in the languages that they name.
 RUN_ELSEWHERE = {
     ("docs/api.md", "python"): ROOT / "tests/end_to_end/test_clients.py",

@@ -220,6 +220,7 @@ class Config:
         tokens: for each text encoder, the number of tokens to which prompts are cut or padded.
         force_zeros_for_empty_prompt: whether the embeddings of a blank negative prompt are zeros.
         recipe: the settings to draw with, if it is known to be distilled.
+        defaults: further defaults of requests, by name; see `ModelDefaults`.
     """
 
     family: Family
@@ -228,6 +229,7 @@ class Config:
     tokens: tuple[int, ...]
     force_zeros_for_empty_prompt: bool
     recipe: Recipe | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def architecture(self) -> Architecture:

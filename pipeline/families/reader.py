@@ -9,7 +9,7 @@ out default to the values of diffusers' and transformers' own classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from pipeline.checkpoints.source import fetch_component
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
+from pipeline.families.model_defaults import ModelDefaults, read_defaults
 from pipeline.families.sdxl import SDXL, SDXL_REFINER
 from pipeline.families.single_files import (
     CONFIGS,
@@ -87,6 +88,7 @@ class FamilyReader:
         unet: the same for a UNet.
         tiny_vae: a tiny VAE to use beside it.
         recipe: the settings of a distilled model; see `for_model`.
+        defaults: the settings in the file beside the model.
     """
 
     scheduler: str | None = None
@@ -95,11 +97,16 @@ class FamilyReader:
     unet: Component | None = None
     tiny_vae: Component | None = None
     recipe: Recipe | None = None
+    defaults: ModelDefaults = field(default_factory=ModelDefaults)
 
     def for_model(self, model: str) -> "FamilyReader":
-        """Return the reader with the recipe of a model or of its UNet, if their names have one."""
+        """Return the reader with the recipe of a model or of its UNet, and the model's defaults.
+
+        Raises:
+            CheckpointError: if the file with the defaults cannot be used.
+        """
         names = [model] if self.unet is None else [self.unet.name]
-        return replace(self, recipe=find_model_recipe(names))
+        return replace(self, recipe=find_model_recipe(names), defaults=read_defaults(model))
 
     @property
     def unwanted(self) -> tuple[str, ...]:
@@ -172,13 +179,20 @@ class FamilyReader:
             schedulers=read_schedulers(
                 folder / "scheduler/scheduler_config.json",
                 scheduler,
-                self.scheduler or (recipe.scheduler if recipe else None),
-                forced_settings | (recipe.scheduler_settings if recipe else {}),
+                self.scheduler
+                or self.defaults.settings.get("scheduler")
+                or (recipe.scheduler if recipe else None),
+                {
+                    **forced_settings,
+                    **(recipe.scheduler_settings if recipe else {}),
+                    **self.defaults.scheduler,
+                },
                 family.aligned_sigmas,
             ),
             tokens=tuple(read_length(folder / str(x.tokenizer)) for x in family.text_encoders),
             force_zeros_for_empty_prompt=force_zeros,
             recipe=recipe,
+            defaults=self.defaults.settings,
         )
 
     def _with_tiny_vae(self, config: Config, where: Path) -> Config:

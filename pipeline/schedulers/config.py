@@ -360,12 +360,16 @@ def read_scheduler(
         choice: a key of `SCHEDULERS` that replaces that class, as with diffusers' `from_config`.
             Settings that the file leaves out then have the chosen class's own defaults. If such a
             default is not supported, the supported value is used.
-        forced: settings that replace the file's, as some of diffusers' pipelines force them.
+        forced: settings that replace the file's, as some of diffusers' pipelines force them. The
+            class of models of flow matching replaces them all.
 
     Raises:
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = StrictJson(path)
+    if forced.get("_class_name") == FLOW_CLASS.name:
+        keys.values = {key: forced[key] for key in ("_class_name", "shift") if key in forced}
+        class_name = FLOW_CLASS.name
     if keys.values.get("_class_name") == class_name == FLOW_CLASS.name:
         return _read_flow(keys, choice or "euler")
     keys.values |= forced
