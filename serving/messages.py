@@ -161,8 +161,12 @@ def concise(number: float) -> str:
 
 
 def short(value: object, max_length: int = LONGEST) -> str:
-    """Return a value as text, cut to `max_length` characters so that a message can quote it."""
-    text = str(value)
+    """Return a value as text that a message can quote: at most `max_length` printable characters.
+
+    A mark such as U+202E would turn the rest of the message round.
+    """
+    start = str(value)[: max_length + 1]
+    text = "".join(x if x.isprintable() else " " for x in start)
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 

@@ -435,6 +435,49 @@ def test_one_picture_is_deleted_and_stays_away_until_undo(page: Page):
 
 
 @pytest.mark.slow
+def test_a_deleted_picture_is_the_one_that_was_chosen_in_every_tab(page: Page):
+    draw(page, "a yellow moon")
+    captions, texts = page.locator(".caption-label"), page.locator("#picture-texts article")
+    drawn = captions.all_inner_texts()
+    with page.context.new_page() as other:
+        other.goto(page.url)
+        other.locator("#history-open").click()
+        other.locator("#history li button").first.click()
+        expect(other.locator("#picture-texts article")).to_have_count(4)
+        delete_picture(page, 0)
+        expect(texts).to_have_count(3)
+        delete_picture(other, 1)
+        expect(other.locator("#picture-texts article")).to_have_count(2)
+    opens(page, page.reload)
+    expect(captions).to_have_text(drawn[2:], use_inner_text=True)
+
+
+@pytest.mark.slow
+def test_undo_brings_back_a_picture_alone(page: Page):
+    draw(page, "a yellow moon")
+    texts = page.locator("#picture-texts article")
+    undo = page.get_by_role("button", name=i18n.UNDO)
+    expect(page.locator("#history [role=toolbar] img")).to_have_count(1)
+    delete_picture(page, 0)
+    expect(texts).to_have_count(3)
+    page.evaluate(OF_HISTORY, ["toggleKept"])
+    undo.click()
+    expect(texts).to_have_count(4)
+    assert page.evaluate(OF_HISTORY, ["isKept"])
+    page.locator("#history [role=toolbar] button").click()
+    page.locator("#history [data-delete]").click()
+    page.get_by_role("button", name=i18n.CLOSE, exact=True).click()
+    delete_picture(page, 0)
+    expect(texts).to_have_count(3)
+    undo.click()
+    expect(texts).to_have_count(4)
+    delete_picture(page, 0)
+    expect(texts).to_have_count(3)
+    opens(page, page.reload)
+    expect(page.locator("#cards")).to_be_visible()  # rather than what was deleted
+
+
+@pytest.mark.slow
 def test_the_next_request_ends_the_chance_to_undo(page: Page):
     keep_history(page, {"i": {"id": "i", "link": "?prompt=a%20moon", "said": "Seed 7", "at": 1}})
     opens(page, page.reload)

@@ -79,7 +79,7 @@ class Run:
             page has lost sight of the request meanwhile.
         entry: the request's entry in the history.
         start: the browser's id of the picture that the request starts from, "" for none.
-        gone: the places of the pictures that the visitor deleted, as numbers from 0.
+        gone: the indices of the pictures that the visitor deleted, as texts.
     """
 
     id: str
@@ -95,8 +95,8 @@ class Run:
         return {"request": self.id} | ({"entry": new_entry} if new_entry else {})
 
     def left(self, items: Iterable[Any]) -> list[Any]:
-        """Return one item for each picture of the request that was not deleted."""
-        return [item for place, item in enumerate(items) if str(place) not in self.gone]
+        """Return the pictures of the request that were not deleted."""
+        return [item for item in items if str(item.index) not in self.gone]
 
 
 def draws(
@@ -289,10 +289,10 @@ class Drawing:
             await self._generator.take_up(request_id)
             events = await self._so_far(request_id)
             run = self._run_of(request_id)
-            run.gone = text_of(call.details.get("gone")).split(",")
             if not in_sight:
                 run.began = None
                 run.entry = {"id": run.id}  # the browser has the rest, or it was cleared
+            run = replace(run, gone=text_of(call.details.get("gone")).split(","))
             # A thread, so that a slow disk does not hold up others.
             return await asyncio.to_thread(self._come_to, run, events, embeds(call))
         except RequestError as error:

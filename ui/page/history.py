@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from serving.generator import Generator
+from serving.messages import Code, Message
 from ui import i18n, scripts, status
 from ui.form import link
 from ui.form.fields import Fields
@@ -76,8 +77,11 @@ def connect(wiring: Wiring, generator: Generator, styles: Mapping[str, Style]) -
     use = partial(used, generator=generator, styles=styles)
     wiring.on("history.use", use, updates=[*Fields._fields, "status"])
     drop, undrop = partial(without, generator=generator), partial(restored, generator=generator)
-    wiring.on("history.drop", drop, reads=["pictures"], updates=[*_OF_GALLERY, "dropped"])
-    wiring.on("history.undrop", undrop, reads=["dropped"], updates=_OF_GALLERY)
+    # Another may follow before the last has ended.
+    several: dict[str, Any] = {"trigger_mode": "multiple"}
+    changed = [*_OF_GALLERY, "dropped", "status"]
+    wiring.on("history.drop", drop, reads=["pictures"], updates=changed, **several)
+    wiring.on("history.undrop", undrop, reads=["dropped"], updates=_OF_GALLERY, **several)
 
 
 def asked(request_id: str, fields: Fields) -> dict[str, Any]:
@@ -112,15 +116,21 @@ def used(call: Call, generator: Generator, styles: Mapping[str, Style]) -> Updat
 def without(call: Call, generator: Generator) -> Updates:
     """Return the updates that take a picture, told by its key, out of the gallery.
 
-    The browser also tells the place of the picture to open then, if any.
+    The browser also tells the indices of all that were deleted of the request, and the place of the
+    picture to open then, if any. A session that was forgotten has no pictures.
     """
     pictures, key = call.values["pictures"], call.details.get("key")
-    left = [picture for picture in pictures if picture.key != key]
+    gone, place = str(call.details.get("gone")).split(","), call.details.get("open")
+    left = [x for x in pictures if x.key != key and str(x.index) not in gone]
+    if len(left) == len(pictures):
+        return {"status": status.error(i18n.translate(Message(Code.PICTURE_GONE)))}
     shown = picture_panel.in_gallery(left, generator.facts)
-    gallery = gr.Gallery(shown["gallery"], selected_index=call.details.get("open"))
+    is_left = type(place) is int and 0 <= place < len(left)
+    gallery = gr.Gallery(shown["gallery"], selected_index=place if is_left else None)
     return shown | {"gallery": gallery, "dropped": pictures}
 
 
 def restored(call: Call, generator: Generator) -> Updates:
     """Return the updates that bring the picture back that was deleted last."""
-    return picture_panel.in_gallery(call.values["dropped"], generator.facts)
+    dropped = call.values["dropped"]
+    return picture_panel.in_gallery(dropped, generator.facts) if dropped else {}

@@ -91,7 +91,8 @@ def _text(picture: Picture, facts: Facts) -> str:
     width, height = picture.drawn_size
     began = "" if fields.strength is None else "1"
     return (
-        f'<article data-key="{escape(picture.key)}" data-kind="{_kind(picture, facts)}"'
+        f'<article data-key="{escape(picture.key)}" data-index="{picture.index}"'
+        f' data-kind="{_kind(picture, facts)}"'
         f' data-began="{began}" data-start="{escape(picture.start)}"'
         f' data-link="{escape(link.to_query(fields._replace(images=1)))}"'
         f' data-ratio="{(width or 1) / (height or 1):.3f}">{note}'

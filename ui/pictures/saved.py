@@ -47,6 +47,7 @@ class Picture:
         start: the browser's id of the picture that it began with; "" for none, or if not known.
         size: width and height of the file; None if they are those of the settings. With padding,
             the settings have the size of the part that was drawn.
+        index: its number among the pictures of its request, from 0.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class Picture:
     images: int = ALL
     start: str = ""
     size: tuple[int, int] | None = None
+    index: int = 0
 
     @property
     def key(self) -> str:
@@ -154,6 +156,7 @@ def save(
             images=count,
             start=start,
             size=None if image_settings.padding is None else _size_of(image.png),
+            index=image.index,
         )
         for path, typed_prompt, image_settings, image in zip(
             files.save(contents), typed_prompts, settings_list, images, strict=True
@@ -194,6 +197,7 @@ def unfinished(
             unfinished=unfinished,
             images=fields.images,
             start=unfinished.start,
+            index=index,
         )
         for index, (path, line) in enumerate(zip(paths, lines, strict=False))
     ]

@@ -43,7 +43,7 @@ export const begin = (app, { element, trigger }) => {
   let chosenId = null; // id of the entry that was chosen
   let isAwaited = false; // whether the pictures of that entry are to come into view
   let deleted = []; // entries as they were, which Undo brings back
-  let undrop = () => {}; // what Undo brings back besides
+  let undrop = null; // brings back the rest; null if there is nothing to undo
 
   // Returns the id of the request whose pictures are in the gallery.
   const inGallery = () => {
@@ -139,11 +139,11 @@ export const begin = (app, { element, trigger }) => {
   const hush = () => {
     note.togglePopover(false);
     deleted = [];
-    undrop = () => {};
+    undrop = null;
   };
   const say = (kind) => {
     for (const text of note.querySelectorAll("[data-said]")) text.hidden = text.dataset.said !== kind;
-    part("undo").hidden = !deleted.length;
+    part("undo").hidden = !undrop;
     note.togglePopover(true);
   };
 
@@ -177,61 +177,68 @@ export const begin = (app, { element, trigger }) => {
     showAll();
   };
 
+  // Lets a reload not show a request of which pictures were deleted, because it would show them all.
+  // Returns what brings it back.
+  const unfollow = (isFollowed) => {
+    const { kept, keep } = app.page.relay;
+    const { request } = kept;
+    if (!isFollowed(request)) return () => {};
+    keep("request", null);
+    return () => keep("request", request);
+  };
+
   const take = (entries, kind) => {
     hush();
     deleted = entries;
-    for (const entry of entries) {
-      remove(entry);
-      // Else a reload would bring all of its pictures back.
-      const { kept, keep } = app.page.relay;
-      if (entry.gone && kept.request === entry.id) keep("request", null);
-    }
+    entries.forEach(remove);
+    undrop = unfollow((request) => entries.some(({ id, gone }) => gone && id === request));
     showAll();
     say(kind);
   };
 
   const undo = () => {
     const [first] = deleted;
-    deleted.forEach(write);
+    for (const entry of deleted) {
+      const favourite = find(entry.id)?.favourite ?? (entry.favourite && hasRoomForFavourites());
+      write({ ...entry, favourite });
+    }
     undrop();
     hush();
     showAll();
     const place = list.hidden ? film : grid;
-    (buttonFor(place, first.id) ?? opener).focus({ preventScroll: true });
+    (buttonFor(place, first?.id ?? "") ?? opener).focus({ preventScroll: true });
   };
 
-  // Takes a picture out of the gallery, and out of the entry of its request.
+  // Takes a picture out of the gallery, and out of the entry of its request, if there is one. The entry
+  // of a request without pictures goes, too.
   const removePicture = async (key) => {
-    const keys = app.all("#picture-texts article").map(({ dataset }) => dataset.key);
-    const place = keys.indexOf(key);
+    const texts = app.all("#picture-texts article");
+    const place = texts.findIndex(({ dataset }) => dataset.key === key);
     const entry = find(inGallery() ?? "");
     if (place < 0) return;
-    const isOpen = Boolean(app.find("#gallery .preview"));
-    const last = keys.length - 2;
+    const shownId = inGallery();
+    const isLast = texts.length === 1;
+    const gone = [...new Set([...entry?.gone ?? [], Number(texts[place].dataset.index)])];
+    const isOpen = app.find("#gallery .preview") && !isLast;
     app.store.dispatch("removed");
-    trigger("drop", { key, open: isOpen && last >= 0 ? Math.min(place, last) : null });
-    if (!entry) return;
-    const gone = entry.gone ?? [];
-    // The request's pictures, of which the gallery shows those that are not gone.
-    const places = Array.from({ length: keys.length + gone.length }, (_, i) => i)
-      .filter((i) => !gone.includes(i));
-    const { kept, keep } = app.page.relay;
-    const followed = kept.request;
-    if (keys.length > 1) {
-      hush();
+    const open = isOpen ? Math.min(place, texts.length - 2) : null;
+    trigger("drop", { key, open, gone: String(gone) });
+    hush();
+    const refollow = unfollow((request) => (isLast || !entry) && request === shownId);
+    if (entry) {
       deleted = [entry];
-      write({ ...entry, gone: [...gone, places[place]] });
-      say("picture");
-    } else {
-      take([entry], "picture");
-      if (followed === entry.id) keep("request", null);
+      if (isLast) remove(entry);
+      else write({ ...entry, gone });
     }
     undrop = () => {
-      if (followed === entry.id) keep("request", followed);
-      if (inGallery() === null || inGallery() === entry.id) trigger("undrop");
+      refollow();
+      if (inGallery() === null || inGallery() === shownId) trigger("undrop");
     };
+    say("picture");
     showAll();
-    const smaller = isPicture(entry.look) && await without(entry.look, place).catch(() => null);
+    if (!entry || isLast || !isPicture(entry.look)) return;
+    const left = texts.filter(({ dataset }) => !entry.gone?.includes(Number(dataset.index)));
+    const smaller = await without(entry.look, left.indexOf(texts[place])).catch(() => null);
     const changed = find(entry.id);
     if (!smaller || changed?.look !== entry.look || !deleted.includes(entry)) return;
     write({ ...changed, look: smaller });

@@ -15,9 +15,13 @@ from ui.samples.model_kind import Kind
 from ui.samples.styles import NONE, Typed, styles_for
 
 PICTURES = [
-    Picture(Path(f"folder/a-star-{seed}.png"), Typed("a star", "", NONE), settings)
-    for seed in (7, 8, 9)
-    for settings in [replace(MADE_HERE, seed=seed)]
+    Picture(
+        Path(f"folder/a-star-{7 + index}.png"),
+        Typed("a star", "", NONE),
+        replace(MADE_HERE, seed=7 + index),
+        index=index,
+    )
+    for index in range(3)
 ]
 
 
@@ -83,5 +87,19 @@ def test_a_picture_is_deleted_and_brought_back():
 
 @pytest.mark.parametrize("data", [None, [], {"key": None}, {"key": ["x"]}, {"key": "gone"}])
 def test_a_picture_that_is_not_there_is_not_deleted(data: object):
-    call = call_with(data, pictures=PICTURES)
-    assert history.without(call, StandIn())["pictures"] == PICTURES
+    for pictures in (PICTURES, []):  # a session that was forgotten has none
+        updates = history.without(call_with(data, pictures=pictures), StandIn())
+        assert updates.keys() == {"status"}
+        assert updates["status"]["kind"] == "error"
+    assert history.restored(call_with(data, dropped=[]), StandIn()) == {}
+
+
+@pytest.mark.parametrize("place", [-1, 2, 10**30, True, 0.5, "1", [], None])
+def test_a_place_that_is_not_there_is_not_opened(place: object):
+    call = call_with({"key": PICTURES[1].key, "open": place}, pictures=PICTURES)
+    assert history.without(call, StandIn())["gallery"].selected_index is None
+
+
+def test_what_another_tab_deleted_goes_too():
+    call = call_with({"key": PICTURES[1].key, "gone": "0,1"}, pictures=PICTURES)
+    assert history.without(call, StandIn())["pictures"] == [PICTURES[2]]
