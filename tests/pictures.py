@@ -16,10 +16,14 @@ from tests.calls import Event, read
 
 
 def png(
-    *chunks: tuple[bytes, bytes], size: tuple[int, int] = (8, 8), colour_type: int = 2
+    *chunks: tuple[bytes, bytes],
+    size: tuple[int, int] = (8, 8),
+    colour_type: int = 2,
+    depth: int = 8,
+    rows: bytes = bytes(8 * 25),
 ) -> bytes:
-    header = struct.pack(">IIBBBBB", *size, 8, colour_type, 0, 0, 0)
-    pixels = zlib.compress(bytes(8 * 25))
+    header = struct.pack(">IIBBBBB", *size, depth, colour_type, 0, 0, 0)
+    pixels = zlib.compress(rows)
     parts = [(b"IHDR", header), *chunks, (b"IDAT", pixels), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

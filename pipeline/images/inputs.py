@@ -53,11 +53,15 @@ def read_mask(mask: Picture, name: str = "mask") -> np.ndarray:
 
 
 def transparent_mask(image: Image.Image) -> Image.Image | None:
-    """Return the mask in mode "1" that redraws a picture's transparent parts; None without any."""
+    """Return the mask in mode "1" that redraws a picture's transparent parts; None without any.
+
+    Many programs write an alpha channel that is opaque everywhere.
+    """
     if not image.has_transparency_data:
         return None
     alpha = image.convert("RGBA").getchannel("A")
-    return alpha.point([255 * (value < 255 * REDRAWN) for value in range(256)], "1")
+    mask = alpha.point([255 * (value < 255 * REDRAWN) for value in range(256)], "1")
+    return None if mask.getbbox() is None else mask
 
 
 def _checked(values: object, name: str, channels: int | None, expectation: str) -> np.ndarray:

@@ -29,6 +29,7 @@ MAX_PIXELS = 2**22  # of a picture that a request carries; a larger one is reduc
 _TO_WHITE = [255 * (value >= 255 * inputs.REDRAWN) for value in range(256)]
 
 Size = tuple[int, int]  # width and height
+Frame = Literal["crop", "stretch", "fill"]
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,18 @@ class Input:
     Attributes:
         image: a PNG, JPEG or WebP file, or None.
         mask: such a file of the same size, or None.
-        redrawn: the part of the mask that is redrawn: "white"; "opaque" if the mask has
-            transparency, otherwise white; or "transparent". With "transparent" and without a mask,
-            it is the transparent part of the image.
+        any_mask: whether a mask of another size is stretched to that of the image.
+        redrawn: the part of the mask that is redrawn: "white"; "opaque" if a part of the mask is
+            transparent, otherwise white; or "transparent". With "transparent" and without a mask,
+            it is the transparent part of the image. A mask without any counts as none.
         inverted: whether the other part of the mask is redrawn instead.
         spread: whether the redrawn part gets the colours around it first, so that nothing of it is
             kept.
         frame: how an image of another shape gets that of the request: "crop" cuts its sides off,
             "stretch" changes its shape, and "fill" adds sides in the colours of its edge. With
             `Request.padding`, an image keeps its shape.
+        shape: the size that the client asked for, if the request is drawn in another one: the image
+            gets this shape first, as `frame` says, and then sides in the colours of its edge.
         any_size: whether a request without a size gets the one whose shape is nearest to the
             image's, rather than the default.
     """
@@ -55,9 +59,11 @@ class Input:
     mask: bytes | None = None
     redrawn: Literal["white", "opaque", "transparent"] = "white"
     any_size: bool = False
+    any_mask: bool = False
     inverted: bool = False
     spread: bool = False
-    frame: Literal["crop", "stretch", "fill"] = "crop"
+    frame: Frame = "crop"
+    shape: Size | None = None
 
 
 class Inputs:
@@ -109,10 +115,9 @@ def _opened(request: Request, files: Input, sizes: Sequence[Size]) -> Request:
     picture = _open(files.image, "image")
     mask = None if files.mask is None else _mask(files, picture.size)
     size = min(sizes, key=lambda candidate: _unlikeness(candidate, picture.size))
-    if request.padding is None and files.frame != "crop":
-        fills = files.frame == "fill"
-        picture = _framed(picture, size, Image.Resampling.LANCZOS, fills)
-        mask = None if mask is None else _framed(mask, size, Image.Resampling.NEAREST, fills)
+    for shape, frame in _frames(files, size) if request.padding is None else ():
+        picture = _framed(picture, shape, Image.Resampling.LANCZOS, frame)
+        mask = None if mask is None else _framed(mask, shape, Image.Resampling.NEAREST, frame)
     if request.padding is None:
         picture = inputs.reduced(picture, size[1], size[0], Image.Resampling.LANCZOS)
     picture = _bounded(picture, Image.Resampling.LANCZOS)
@@ -144,16 +149,17 @@ def _open(file: bytes, name: str) -> Image.Image:
         raise wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
 
 
-def _mask(files: Input, size: Size) -> Image.Image:
-    """Return the given mask in mode "1", white where the picture is redrawn."""
+def _mask(files: Input, size: Size) -> Image.Image | None:
+    """Return the given mask in mode "1", white where the picture is redrawn; None if it has none."""
     assert files.mask is not None
     mask = _open(files.mask, "mask")
-    if mask.size != size:
+    if mask.size != size and not files.any_mask:
         value, expected = ("{}x{}".format(*shape) for shape in (mask.size, size))
         raise wrong(Code.MASK_SIZE, "mask", value=value, expected=expected)
+    mask = mask.resize(size, Image.Resampling.LANCZOS)
     if files.redrawn == "transparent":
-        redrawn_part = inputs.transparent_mask(mask) or Image.new("1", size)
-    elif files.redrawn == "opaque" and (hidden := inputs.transparent_mask(mask)):
+        return inputs.transparent_mask(mask)
+    if files.redrawn == "opaque" and (hidden := inputs.transparent_mask(mask)):
         redrawn_part = ImageChops.invert(hidden)
     else:
         redrawn_part = _on_white(mask).convert("L").point(_TO_WHITE, "1")
@@ -181,9 +187,25 @@ def _bounded(picture: Image.Image, by: Image.Resampling) -> Image.Image:
     return picture.resize((max(1, int(scale * width)), max(1, int(scale * height))), by)
 
 
-def _framed(picture: Image.Image, size: Size, by: Image.Resampling, fills: bool) -> Image.Image:
-    """Return a picture or mask stretched to a size, or within it with its edges repeated."""
-    if not fills:
+def _frames(files: Input, size: Size) -> list[tuple[Size, Frame]]:
+    """Return the shapes that an image gets, one after the other, and how.
+
+    An image that is only cut to the size that is drawn stays as it is: it is cut when it is drawn.
+    """
+    if files.shape is not None:
+        return [(files.shape, files.frame), (size, "fill")]
+    return [] if files.frame == "crop" else [(size, files.frame)]
+
+
+def _framed(picture: Image.Image, size: Size, by: Image.Resampling, frame: Frame) -> Image.Image:
+    """Return a picture or mask with the shape of a size.
+
+    It is cut to this shape, stretched to this size, or set within it with its edges repeated.
+    """
+    if frame == "crop":
+        top, left, bottom, right = inputs.centre(picture.height, picture.width, size[1], size[0])
+        return picture.crop((left, top, right, bottom))
+    if frame == "stretch":
         return picture.resize(size, by)
     scale = min(target / side for target, side in zip(size, picture.size, strict=True))
     width, height = (max(1, round(scale * side)) for side in picture.size)

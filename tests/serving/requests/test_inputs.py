@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import struct
 import threading
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from serving.requests import inputs
 from serving.requests.inputs import Input, Inputs
 from tests.fake_pipeline import FakePipeline
 from tests.generators import refuses
+from tests.pictures import png
 
 MODEL = FakePipeline.facts
 SIZES = replace(MODEL, more_sizes=((16, 8), (8, 16)))
@@ -125,9 +127,79 @@ def test_transparency_is_redrawn():
     assert opened(found.mask).getbbox() == (2, 2, 4, 4)
     for opaque in (plain(8, 8), plain(8, 8, (1, 2, 3, 255))):
         assert added(replace(given, image=saved(opaque))).mask is None
+        # As without a mask.
+        found = added(replace(given, mask=saved(opaque)))
+        assert opened(found.mask).getbbox() == (0, 4, 8, 8)
 
 
-@pytest.mark.parametrize("redrawn", ["white", "transparent"])
+def png16(colour_type: int, *values: int, transparent: int | None = None) -> bytes:
+    """Return a grey PNG file of 4x2 pixels with 16 bits a value, which Pillow cannot write."""
+    rows = 2 * (b"\0" + struct.pack(f">{len(values)}H", *values))
+    chunks = [] if transparent is None else [(b"tRNS", struct.pack(">H", transparent))]
+    return png(*chunks, size=(4, 2), colour_type=colour_type, depth=16, rows=rows)
+
+
+def in_mode(mode: str) -> bytes:
+    """Return a mask in a mode with an alpha channel that is opaque; its right half is white."""
+    mask = Image.new("RGB", (4, 2))
+    mask.paste("white", (2, 0, 4, 2))
+    if mode != "P":
+        return saved(mask.convert("RGBA").convert(mode))
+    file = io.BytesIO()
+    mask.quantize(4).save(file, "PNG", transparency=bytes([255] * 4))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        in_mode("RGBA"),
+        in_mode("LA"),
+        in_mode("P"),
+        png16(0, 0, 0, 65535, 65535),
+        png16(0, 0, 0, 65535, 65535, transparent=300),
+        png16(4, 0, 65535, 0, 65535, 65535, 65535, 65535, 65535),
+    ],
+    ids=["RGBA", "grey and alpha", "palette", "16 bits", "16 bits, tRNS", "16 bits, alpha"],
+)
+def test_an_alpha_channel_that_is_opaque_says_nothing(mask: bytes):
+    given = Input(saved(plain(4, 2)), mask, "opaque")
+    assert opened(added(given).mask).getbbox() == (2, 0, 4, 2)
+    inverted = added(replace(given, inverted=True))
+    assert opened(inverted.mask).getbbox() == (0, 0, 2, 2)
+    assert added(replace(given, redrawn="transparent")).mask is None
+
+
+def test_the_opaque_part_of_a_mask_with_transparency():
+    given = Input(saved(plain(8, 8)), saved(with_hole(8, 8, (0, 0, 8, 4))), "opaque")
+    assert opened(added(given).mask).getbbox() == (0, 4, 8, 8)
+
+
+def test_a_mask_of_another_size():
+    mask = plain(32, 16, (0, 0, 0))
+    mask.paste((255, 255, 255), (16, 0, 32, 16))
+    given = Input(saved(plain(8, 8)), saved(mask))
+    assert refusal(given).message.code is Code.MASK_SIZE
+    assert opened(added(replace(given, any_mask=True)).mask).getbbox() == (4, 0, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("frame", "columns"),
+    [("stretch", "rrggbb"), ("crop", "gggggg"), ("fill", "rrggbb")],
+)
+def test_a_shape_that_is_not_drawn(frame: Any, columns: str):
+    """A wide picture gets the shape that was asked for, within the size that is drawn."""
+    wide = Image.new("RGB", (48, 8), (0, 200, 0))
+    wide.paste((200, 0, 0), (0, 0, 16, 8))
+    wide.paste((0, 0, 200), (32, 0, 48, 8))
+    given = Input(saved(wide), frame=frame, shape=(12, 6))
+    found = opened(added(given, replace(REQUEST, size=(8, 16)), SIZES).image)
+    assert found.size == (8, 16)
+    shown = np.asarray(found)[8, [0, 1, 3, 4, 6, 7]].argmax(axis=-1)
+    assert "".join("rgb"[channel] for channel in shown) == columns
+
+
+@pytest.mark.parametrize("redrawn", ["white", "opaque"])
 def test_wrong_masks(redrawn: Any):
     image = saved(plain(8, 8))
     given = Input(image, saved(plain(8, 8, (0, 0, 0))), redrawn)
