@@ -16,12 +16,6 @@ REFUSED: dict[tuple[str, str], str] = {
     ("background", "transparent"): "transparent is not possible here",
     ("output_format", "gif"): "Input should be 'png', 'jpeg' or 'webp'",
     ("output_format", "svg"): "Input should be 'png', 'jpeg' or 'webp'",
-} | {
-    ("size", size): f"size is {size}; here it can only be 8x8"
-    for size in (
-        *("256x256", "512x512", "1024x1024", "1024x1536"),
-        *("1536x1024", "1024x1792", "1792x1024"),
-    )
 }
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from pipeline.errors import MetadataError, PictureError, TooLargeError
@@ -254,6 +254,17 @@ def rewritten(png: bytes, settings: Settings | None) -> bytes:
     with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
         pixels = np.asarray(image)
     return encode_png(pixels, _info(None if settings is None else to_text(settings)))
+
+
+def scaled(png: bytes, size: tuple[int, int]) -> bytes:
+    """Return a PNG file of this program in another width and height, with the same settings.
+
+    A picture of another shape is cut at both sides.
+    """
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+        info = _info(image.info.get(KEY))
+        picture = ImageOps.fit(image.convert("RGB"), size, Image.Resampling.LANCZOS)
+    return encode_png(np.asarray(picture), info)
 
 
 def _info(text: str | None) -> PngInfo:

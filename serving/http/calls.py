@@ -1,6 +1,7 @@
 """Calls for pictures that are answered with files: while their clients stay, and in parts."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
@@ -29,9 +30,13 @@ from serving.generator import (
 )
 from serving.http.errors import as_refusal
 from serving.messages import Code, Message
+from serving.requests.admission import wrong
+from serving.requests.inputs import Size, unlikeness
 
 T = TypeVar("T")
 
+# Of pictures in sizes that the model does not draw: as on AUTOMATIC1111's page.
+MIN_SIDE, MAX_SIDE = 64, 2048
 PAUSE_S = 15.0  # between two signs of a call that is answered with a stream
 # Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.
 PATIENCE_S = 120.0
@@ -65,19 +70,25 @@ class Format:
         quality: from 0 to 100; PNG files have none.
         thread: one thread that writes them.
         field: the parameter that named the format, for messages.
+        size: the size that pictures are scaled to; None for that in which they are drawn.
     """
 
     name: Literal["png", "jpeg", "webp"]
     quality: int
     thread: CapacityLimiter
     field: str = "output_format"
+    size: Size | None = None
 
     async def encode(self, png: bytes) -> bytes:
-        """Return a picture's PNG file in this format.
+        """Return a picture's PNG file in this format and size.
 
         Raises:
             RequestError: if the format has no room for the picture's settings.
         """
+        if self.size is not None:
+            png = await anyio.to_thread.run_sync(
+                metadata.scaled, png, self.size, limiter=self.thread
+            )
         if self.name == "png":
             return png
         kind = "JPEG" if self.name == "jpeg" else "WEBP"
@@ -88,6 +99,28 @@ class Format:
         except MetadataError:
             message = Message(Code.TOO_LONG_FOR_FORMAT, {"field": self.field, "value": self.name})
             raise RequestError(message, field=self.field) from None
+
+
+def drawn_size(size: Size, facts: Facts) -> Size:
+    """Return the size that a model draws for a client that asks for any: the nearest one.
+
+    It has the nearest shape, and of those the nearest number of pixels.
+
+    Raises:
+        RequestError: if a side is too short or too long.
+    """
+    if size in facts.sizes:
+        return size
+    for field, side in zip(("width", "height"), size, strict=True):
+        if not MIN_SIDE <= side <= MAX_SIDE:
+            raise wrong(Code.OUT_OF_RANGE, field, value=side, low=MIN_SIDE, high=MAX_SIDE)
+    return min(
+        facts.sizes,
+        key=lambda drawn: (
+            unlikeness(drawn, size),
+            abs(math.log(math.prod(drawn) / math.prod(size))),
+        ),
+    )
 
 
 def parts_of(request: Request, images: int, at_once: int) -> Iterator[Request]:

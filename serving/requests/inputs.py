@@ -114,7 +114,7 @@ def _opened(request: Request, files: Input, sizes: Sequence[Size]) -> Request:
     assert files.image is not None
     picture = _open(files.image, "image")
     mask = None if files.mask is None else _mask(files, picture.size)
-    size = min(sizes, key=lambda candidate: _unlikeness(candidate, picture.size))
+    size = min(sizes, key=lambda candidate: unlikeness(candidate, picture.size))
     for shape, frame in _frames(files, size) if request.padding is None else ():
         picture = _framed(picture, shape, Image.Resampling.LANCZOS, frame)
         mask = None if mask is None else _framed(mask, shape, Image.Resampling.NEAREST, frame)
@@ -150,7 +150,7 @@ def _open(file: bytes, name: str) -> Image.Image:
 
 
 def _mask(files: Input, size: Size) -> Image.Image | None:
-    """Return the given mask in mode "1", white where the picture is redrawn; None if it has none."""
+    """Return the given mask in mode "1", white where the picture is redrawn; None without any."""
     assert files.mask is not None
     mask = _open(files.mask, "mask")
     if mask.size != size and not files.any_mask:
@@ -173,7 +173,7 @@ def _on_white(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB")
 
 
-def _unlikeness(size: Size, other_size: Size) -> float:
+def unlikeness(size: Size, other_size: Size) -> float:
     """Return how far the shapes of two sizes differ; 0 for equal shapes."""
     return abs(np.log(size[0] * other_size[1] / (size[1] * other_size[0])))
 

@@ -10,7 +10,7 @@ from pipeline.images import metadata
 from serving.http import schemas
 from serving.http.bodies import File, Lenient
 from serving.logs import loggable
-from serving.requests.inputs import Input
+from serving.requests.inputs import Input, Size
 
 MAX_N = 10
 
@@ -23,6 +23,8 @@ def _refuse_transparency(background: Any) -> Any:
     return background
 
 
+# OpenAI's models whose answers have URLs unless a call says otherwise.
+URL_MODELS = ("dall-e-2", "dall-e-3")
 # Parameters that change nothing here, and their values that change nothing anywhere.
 _AUTO = ("auto",)
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -56,7 +58,9 @@ class ImagesBody(Lenient, schemas.Body):
         description="Width and height in pixels, such as 1024x1024.",
     )
     response_format: Literal["b64_json", "url"] | None = Field(
-        "b64_json", description="A URL can be fetched for an hour, without a key."
+        None,
+        description="A URL can be fetched for an hour, without a key. The default is b64_json, but "
+        f"url for {' and '.join(URL_MODELS)}.",
     )
     output_format: Literal["png", "jpeg", "webp"] | None = "png"
     output_compression: int | None = Field(
@@ -73,6 +77,17 @@ class ImagesBody(Lenient, schemas.Body):
     model: str | None = Field(
         None, max_length=200, description="One of `/v1/models`; another name is ignored."
     )
+
+    @property
+    def wants_urls(self) -> bool:
+        """Whether the answer has the files' URLs."""
+        default = "url" if self.model in URL_MODELS else "b64_json"
+        return (self.response_format or default) == "url"
+
+    @property
+    def asked_size(self) -> Size | None:
+        """The size that the files get; None for that in which they are drawn."""
+        return schemas.parse_size(None if self.size in (None, "auto") else self.size)
 
 
 def _one_file(value: Any) -> Any:

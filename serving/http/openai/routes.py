@@ -34,13 +34,14 @@ from serving.generator import (
 from serving.http import bodies, schemas
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
-from serving.http.calls import Format, drawn, parts_of, while_connected
+from serving.http.calls import Format, drawn, drawn_size, parts_of, while_connected
 from serving.http.errors import error_body
 from serving.http.openai.bodies import EditBody, ImagesBody, VariationBody, ignored
 from serving.http.openai.files import LIFETIME_S, Files
 from serving.logs import log_fields
 from serving.messages import Code, Message
 from serving.requests import inputs
+from serving.requests.inputs import Size
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +69,18 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     def to_request(body: ImagesBody, sender: HttpRequest) -> Request:
         """Return the request of a body, for all its pictures."""
         facts = generator.facts
+        # Clients send the names of OpenAI's models.
+        model = body.model if body.model in facts.model_names else ""
+        size = body.asked_size and drawn_size(body.asked_size, facts.for_model(model))
         request = schemas.to_request(
             body,
             facts,
             visitor=keys.visitor(sender),
             address=address_of(sender),
-            size=schemas.parse_size(None if body.size in (None, "auto") else body.size),
+            size=size,
             previews=bool(body.stream and body.partial_images),
         )
-        # Clients send the names of OpenAI's models.
-        return replace(request, model=body.model if body.model in facts.model_names else "")
+        return replace(request, model=model)
 
     async def redraw(kind: type[VariationBody], sender: HttpRequest) -> Response:
         """Draw from the picture of a call, and return the answer.
@@ -86,7 +89,8 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         """
         async with bodies.received(sender, kind) as body:
             request = to_request(body, sender)
-            opening = inputs.shared().added(request, body.take_input(), generator.facts)
+            files = replace(body.take_input(), shape=_file_size(body, request))
+            opening = inputs.shared().added(request, files, generator.facts)
             request = await while_connected(sender, opening)
         if request.strength is None and request.mask is not None:
             request = replace(request, strength=MASKED_STRENGTH)
@@ -109,18 +113,24 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         events = drawn(generator, facts, parts)
         await anext(events)  # the first part is taken in now, or refused before the answer begins
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
-        output = Format(body.output_format or "png", quality, encoder)
-        common_fields = {
-            "size": "{}x{}".format(*request.size or facts.sizes[0]),
+        size = _file_size(body, request)
+        output = Format(body.output_format or "png", quality, encoder, size=size)
+        drawn_in = "{}x{}".format(*request.size or facts.sizes[0])
+        common_fields: dict[str, Any] = {
+            "size": "{}x{}".format(*size) if size else drawn_in,
             "output_format": output.name,
             "background": "opaque",
+            **({"replaced": {"size": drawn_in}} if size else {}),  # OpenAI has no such field
         }
 
         def addresses(contents: Sequence[bytes]) -> list[str]:
             names = files.add(contents, address_of(sender), output.name)
-            return [str(sender.url_for("picture_file", name=name)) for name in names]
+            urls = [sender.url_for("picture_file", name=name) for name in names]
+            # A proxy may have put its own name for this server into `Host`.
+            host = sender.headers.get("x-forwarded-host", "").partition(",")[0].strip()
+            return [str(url.replace(netloc=host) if host else url) for url in urls]
 
-        urls = addresses if body.response_format == "url" else None
+        urls = addresses if body.wants_urls else None
         if body.stream:
             fields = common_fields | {"quality": "auto"}  # OpenAI's types have it only here
             stream = _stream(events, kind, fields, output, body.partial_images or 0, urls)
@@ -171,6 +181,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         }
         return Response(file.content, media_type=file.media_type, headers=headers)
 
+    @routes.head("/models", include_in_schema=False)
     @routes.get("/models")
     async def models() -> dict[str, Any]:
         """List the models that requests can name, the default one first."""
@@ -190,6 +201,12 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     return routes
 
 
+def _file_size(body: ImagesBody, request: Request) -> Size | None:
+    """Return the size that a call's files get, None if the request draws them in it."""
+    is_whole = request.padding is None and not request.enlarge
+    return body.asked_size if is_whole and body.asked_size != request.size else None
+
+
 async def _finished(followed: AsyncGenerator[Event], output: Format) -> list[bytes]:
     """Return the files of all pictures, in order."""
     files: dict[int, bytes] = {}
@@ -203,7 +220,7 @@ async def _finished(followed: AsyncGenerator[Event], output: Format) -> list[byt
 async def _stream(
     followed: AsyncGenerator[Event],
     kind: str,
-    common_fields: dict[str, str],
+    common_fields: dict[str, Any],
     output: Format,
     partial_images: int,
     addresses: Addresses | None,

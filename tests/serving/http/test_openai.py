@@ -33,6 +33,7 @@ from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import change_facts, local_generator
 from tests.openai_calls import LOGGER, REFUSED, client_of, file_of, literals, opened
+from tests.pictures import GREY, base64_of, saved
 from tests.web import Site, serve, wait_until
 
 PATH = "/v1/images/generations"
@@ -143,12 +144,14 @@ def test_every_value_is_honoured_refused_or_ignored_with_a_line_of_log(
     n = value if name == "n" and value else 1
     kind = value if name == "output_format" and value else "png"
     assert len(answer.data) == n
-    assert (answer.output_format, answer.background, answer.size) == (kind, "opaque", "8x8")
+    size = value if name == "size" and value not in (None, "auto") else "8x8"
+    assert (answer.output_format, answer.background, answer.size) == (kind, "opaque", size)
     for image in answer.data:
-        by_address = value == "url"
+        by_address = value in ("url", *bodies.URL_MODELS)
         assert (image.url is not None, image.b64_json is not None) == (by_address, not by_address)
         content = httpx.get(image.url).content if by_address else file_of(image)
         assert (opened(content).format or "").lower() == kind
+        assert "{}x{}".format(*opened(content).size) == size
 
     ignored = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     is_hint = name in HINTS and value not in (None, "auto")
@@ -181,6 +184,7 @@ def test_wrong_values_are_still_refused(client: openai.OpenAI):
         ({"partial_images": 4}, "partial_images"),
         ({"response_format": "file"}, "response_format"),
         ({"size": "large"}, "size"),
+        ({"size": "4096x512"}, "width"),
         ({"extra_body": {"seed": "7"}}, "seed"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
@@ -399,6 +403,34 @@ def test_addresses_are_under_the_name_that_the_visitor_used(site: Site):
     for host in ("localhost:1234", "pictures.internal"):
         answer = httpx.post(site.url + PATH, json=body, headers={"Host": host}).json()
         assert answer["data"][0]["url"].startswith(f"http://{host}/v1/images/files/")
+
+
+def test_addresses_are_under_the_name_that_the_proxy_was_asked_for():
+    body = {"prompt": "a star", "model": "dall-e-3"}
+    headers = {"X-Forwarded-Host": "pictures.internal, b", "X-Forwarded-Proto": "https"}
+    with serve(trusted_proxies=1) as site:
+        answer = httpx.post(site.url + PATH, json=body, headers=headers).json()
+    assert answer["data"][0]["url"].startswith("https://pictures.internal/v1/images/files/")
+
+
+@pytest.mark.parametrize(
+    ("model", "response_format", "expected"),
+    [
+        ("dall-e-2", None, "url"),
+        ("dall-e-3", None, "url"),
+        ("dall-e-3", "b64_json", "b64_json"),
+        ("gpt-image-1", None, "b64_json"),
+        ("gpt-image-1", "url", "url"),
+        (None, None, "b64_json"),
+    ],
+)
+@pytest.mark.parametrize("path", [PATH, "/v1/images/variations"])
+def test_the_model_decides_whether_there_are_urls(
+    site: Site, path: str, model: str | None, response_format: str | None, expected: str
+):
+    body: dict[str, Any] = {"model": model, "response_format": response_format}
+    body |= {"prompt": "a star"} if path == PATH else {"image": base64_of(saved(GREY))}
+    assert [*httpx.post(site.url + path, json=body).json()["data"][0]] == [expected]
 
 
 def test_addresses_need_no_key():

@@ -155,7 +155,7 @@ def test_every_documented_value_is_honoured_refused_or_ignored(
         else:
             (image,) = edit(client, **{name: value}).data
             kind = value if name == "output_format" else "png"
-            by_address = value == "url"
+            by_address = value in ("url", *bodies.URL_MODELS)
             content = httpx.get(image.url).content if by_address else file_of(image)
             assert (opened(content).format or "").lower() == kind
     said = "\n".join(record.getMessage() for record in caplog.records if record.name == LOGGER)
