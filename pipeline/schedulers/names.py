@@ -1,6 +1,7 @@
 """Names of schedulers and of their sigma schedules in other programs and in pictures' texts."""
 
 import re
+from collections.abc import Mapping
 
 from pipeline.schedulers.config import ALIGNED, DEFAULT_SIGMAS, SCHEDULERS
 
@@ -42,6 +43,55 @@ _OTHERS = {
     "dpmppsde": "dpmsolver++-sde",
     "kdpmppsde": "dpmsolver++-sde",
 }
+# Schedulers that only other programs have, as `_folded` writes them with "pp" for "++", and those
+# of this program that come nearest: of the same order if possible, and with noise in the steps or
+# without.
+_NEAREST = {
+    "ddimcfgpp": "ddim",
+    "deis": "dpmsolver++",
+    "dpm2": "heun",
+    "dpm2a": "euler-ancestral",
+    "dpm2ancestral": "euler-ancestral",
+    "dpmadaptive": "dpmsolver++",
+    "dpmfast": "dpmsolver++",
+    "dpmpp2mcfgpp": "dpmsolver++",
+    "dpmpp2msdegpu": "dpmsolver++-2m-sde",
+    "dpmpp2msdeheun": "dpmsolver++-2m-sde",
+    "dpmpp2sa": "dpmsolver++-sde",
+    "dpmpp2sancestral": "dpmsolver++-sde",
+    "dpmpp2sancestralcfgpp": "dpmsolver++-sde",
+    "dpmpp3msde": "dpmsolver++-2m-sde",
+    "dpmpp3msdegpu": "dpmsolver++-2m-sde",
+    "dpmppsdegpu": "dpmsolver++-sde",
+    "ersde": "dpmsolver++-2m-sde",
+    "eulerancestralcfgpp": "euler-ancestral",
+    "eulercfgpp": "euler",
+    "eulerdy": "euler",
+    "eulersmeady": "euler",
+    "gradientestimation": "euler",
+    "heunpp2": "heun",
+    "ipndm": "lms",
+    "ipndmv": "lms",
+    "resmultistep": "dpmsolver++",
+    "resmultistepancestral": "dpmsolver++-2m-sde",
+    "restart": "heun",
+    "sasolver": "dpmsolver++-2m-sde",
+    "seeds2": "dpmsolver++-sde",
+    "seeds3": "dpmsolver++-sde",
+    "unipcbh2": "unipc",
+}
+# The same for sigma schedules.
+_NEAREST_SIGMAS = {
+    "alignyoursteps11": ALIGNED,
+    "alignyoursteps32": ALIGNED,
+    "alignyourstepsgits": ALIGNED,
+    "bongtangent": "beta",
+    "ddim": DEFAULT_SIGMAS,
+    "ddimuniform": DEFAULT_SIGMAS,
+    "kloptimal": "karras",
+    "normal": DEFAULT_SIGMAS,
+    "polyexponential": "exponential",
+}
 
 
 def _folded(text: str) -> str:
@@ -73,10 +123,26 @@ def find_scheduler(text: str) -> tuple[str | None, str | None]:
 
     Either is None if the text does not name one that this program has.
     """
-    folded = _folded(text)
-    if folded in _SCHEDULERS:
-        return _SCHEDULERS[folded], None
+    return _find(_folded(text), _SCHEDULERS)
+
+
+def nearest_scheduler(text: str) -> tuple[str | None, str | None]:
+    """Return those that come nearest to what a text names, such as "DPM++ 3M SDE Karras".
+
+    Either is None if nothing is known that would be near.
+    """
+    return _find(_folded(text).replace("++", "pp").removeprefix("k"), _NEAREST)
+
+
+def nearest_sigma_schedule(text: str) -> str | None:
+    """Return the sigma schedule nearest to one that this program lacks; None if none is known."""
+    return _NEAREST_SIGMAS.get(_folded(text))
+
+
+def _find(folded: str, schedulers: Mapping[str, str]) -> tuple[str | None, str | None]:
+    if folded in schedulers:
+        return schedulers[folded], None
     for end, sigma_schedule in _SIGMA_SCHEDULES.items():
-        if folded.endswith(end) and (name := _SCHEDULERS.get(folded.removesuffix(end))):
+        if folded.endswith(end) and (name := schedulers.get(folded.removesuffix(end))):
             return name, sigma_schedule
     return None, None

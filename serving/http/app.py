@@ -15,7 +15,7 @@ from serving.http.addresses import ClientAddress
 from serving.http.auth import Access, ApiKeys
 from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit
 from serving.http.mcp import McpServer
-from serving.http.middleware import Checks, Departures, SecurityHeaders
+from serving.http.middleware import Checks, Departures, EndingSlashes, SecurityHeaders
 from serving.http.openai import routes as openai_routes
 from serving.http.origin import (
     AllowedHosts,
@@ -32,6 +32,8 @@ A1111Use: TypeAlias = Literal["keys", "on", "off"]
 
 # Paths that need an API key if there are any. The name of a picture's file is a secret already.
 _KEYED = rf"/v1/(?!images/files/)|{MCP_PATH}/?$"
+# Paths of the APIs below their roots.
+_BELOW = re.compile(rf"(/v1/|{errors.A1111_PATH}|/internal/|/queue/)[^/]")
 
 
 def build(
@@ -99,6 +101,7 @@ def build(
     app.add_middleware(Departures)
     app.add_middleware(CallLimit, shares=Shares(MAX_CALLS, MAX_CALLS_EACH))
     app.add_middleware(Checks, checks=checks)
+    app.add_middleware(EndingSlashes, paths=_BELOW)
     # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,

@@ -146,7 +146,8 @@ async def parse(sender: Request, body: BoundedBody, kind: type[B]) -> B:
         RequestError: if it is too large or too slow, or too many are being read.
     """
     headers = Headers()
-    headers["content-type"] = sender.headers.get("content-type", "")
+    # Some clients leave it out; FastAPI, which other servers use, then reads JSON.
+    headers["content-type"] = sender.headers.get("content-type") or "application/json"
     media_type = headers.get_content_type()
     if media_type == FORM:
         async with body.form(_MAX_FILES, _MAX_FIELDS) as form:

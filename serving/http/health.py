@@ -12,6 +12,7 @@ def router(generator: Generator, observer: Observer) -> APIRouter:
     """Build the routes for health, readiness and metrics; none of them waits for the devices."""
     routes = APIRouter()
 
+    @routes.head("/healthz", include_in_schema=False)
     @routes.get("/healthz")
     async def alive() -> JSONResponse:
         """Return 200, or 503 if the devices are stuck and the process should be restarted."""
@@ -19,6 +20,7 @@ def router(generator: Generator, observer: Observer) -> APIRouter:
             return JSONResponse({"status": "stuck"}, 503)
         return JSONResponse({"status": "alive"})
 
+    @routes.head("/readyz", include_in_schema=False)
     @routes.get("/readyz")
     async def ready() -> JSONResponse:
         """Return 200 if the generator takes requests in and has room in its queue, else 503."""

@@ -1,5 +1,6 @@
 """Middleware for every HTTP request: checks of its head, security headers, lost clients."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from anyio import BrokenResourceError
@@ -33,6 +34,23 @@ class Checks:
                 if error.kind is not ErrorKind.UNAUTHORISED:  # such a client may try again
                     answer.headers["Connection"] = "close"
         await answer(scope, receive, send)
+
+
+class EndingSlashes:
+    """Middleware that ignores slashes at the end of an API's path.
+
+    Other servers redirect such calls, which not every client follows.
+    """
+
+    def __init__(self, app: ASGIApp, paths: re.Pattern[str]) -> None:
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, without the slashes if its path begins as one of an API."""
+        if scope["type"] == "http" and self._paths.match(scope["path"]):
+            scope = {**scope, "path": scope["path"].rstrip("/")}
+        await self._app(scope, receive, send)
 
 
 class Departures:

@@ -22,6 +22,7 @@ ENTRANCE = SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 # and files that are the same on every server. All others are closed but for the entrance itself.
 OPEN = re.compile(
     rf"""/(healthz | readyz | metrics | favicon\.ico | manifest\.json | pwa_icon | robots\.txt)
+    | /(queue/status | internal/ping)
     | /(v1 | sdapi | assets | static | scripts)/.+ | /gradio\.js | {MCP_PATH}/?""",
     re.VERBOSE,
 )

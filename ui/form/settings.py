@@ -8,13 +8,12 @@ from typing import Any
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.images.metadata import Settings
-from pipeline.request import CHOICES, SETTINGS, VALUES, effective
-from pipeline.resolve import with_recipe
+from pipeline.request import CHOICES, SETTINGS, VALUES
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
 from pipeline.setting_kinds import Loras, Named, Number, OwnNumber, Setting
 from pipeline.text.loras import format_loras, parse_loras
-from serving.generator import MAX_CHARACTERS, Image, Request
+from serving.generator import MAX_CHARACTERS, Image
 from serving.messages import Code, Message, Param
 from ui import i18n, looks
 from ui.form.fields import DEFAULTS, FIELDS, USUAL, Fields, as_shown, highest, label_of, size_of
@@ -25,39 +24,6 @@ from ui.samples.styles import NONE, Typed
 def of_image(image: Image) -> Settings:
     """Return the settings that came with a picture."""
     return Settings(**image.settings)
-
-
-def of_request(request: Request, index: int, facts: Facts) -> Settings:
-    """Return the settings of an unfinished picture of a request."""
-    facts = facts.for_known(request.model)
-    if request.recipe in facts.recipe_names:  # its LoRA may be gone by now
-        request = with_recipe(request, facts.recipes)
-    values = request.of_picture(index) | _drawn_with(request, facts)
-    effective_values = effective({setting.name: values[setting.name] for setting in VALUES})
-    width, height = request.size or facts.sizes[0]
-    return Settings(
-        prompt=values["prompt"],
-        negative_prompt=values["negative_prompt"] or "",
-        **effective_values | {"model": request.model or facts.name},
-        width=width,
-        height=height,
-        vae=facts.vae,
-        unet=facts.unet,
-        refiner=None if values["denoising_end"] == 1 else facts.refiner,
-        quantization=facts.quantization,
-    )
-
-
-def _drawn_with(request: Request, facts: Facts) -> dict[str, str]:
-    """Return the scheduler and the sigma schedule that draw a request, "" for the default one."""
-    name = request.scheduler or facts.scheduler
-    spaces_sigmas = name in SCHEDULERS and SCHEDULERS[name].sigma_schedules
-    default_sigmas = facts.sigma_schedule if spaces_sigmas and not request.timesteps else ""
-    sigmas = request.sigma_schedule or default_sigmas
-    return {
-        "scheduler": name if name in SCHEDULERS else "",
-        "sigma_schedule": "" if sigmas == DEFAULT_SIGMAS else sigmas,
-    }
 
 
 def bounded(settings: Settings) -> Settings:

@@ -15,6 +15,7 @@ from pipeline.images.metadata import Settings
 from pipeline.setting_kinds import parse_size
 from serving.generator import ErrorKind, Image, Request, RequestError
 from serving.messages import Code, Message
+from serving.requests.unfinished import settings_of
 from ui import i18n, start
 from ui.form import requests, settings
 from ui.form.fields import ALL, Fields
@@ -193,7 +194,7 @@ def unfinished(
         Picture(
             path,
             Typed(line, fields.negative_prompt, fields.style),
-            settings.of_request(request, index, facts),
+            settings_of(request, index, facts),
             unfinished=unfinished,
             images=fields.images,
             start=unfinished.start,

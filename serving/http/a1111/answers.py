@@ -46,7 +46,7 @@ def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str)
     request, model = asked.request, asked.facts
     settings = [metadata.Settings(**image.settings) for image in images]
     subseeds = [request.of_picture(index)["variation_seed"] for index in range(asked.images)]
-    width, height = request.size or model.sizes[0]
+    width, height = asked.size or request.size or model.sizes[0]
     sampler = request.scheduler or model.scheduler
     return {
         "prompt": body.prompt or "",
@@ -81,7 +81,9 @@ def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str)
         "clip_skip": 1,
         "is_using_inpainting_conditioning": model.needs_mask,
         "version": metadata.PROGRAM,
-        "ignored": list(asked.ignored),  # AUTOMATIC1111 has no such field
+        # AUTOMATIC1111 has no such fields.
+        "ignored": list(asked.ignored),
+        "replaced": dict(asked.replaced),
     }
 
 
@@ -90,7 +92,7 @@ def progress(job: Job | None, skip_current_image: bool) -> dict[str, Any]:
     share = 0.0 if job is None else job.progress
     taken_s = 0.0 if job is None else time.monotonic() - job.began_at
     shown_job = job or _IDLE
-    preview = None if skip_current_image else shown_job.preview
+    preview = None if skip_current_image else next(iter(shown_job.previews), None)
     return {
         "progress": share,
         "eta_relative": taken_s / share - taken_s if share else 0.0,

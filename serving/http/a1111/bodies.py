@@ -2,15 +2,16 @@
 
 As there, every field may be left out or null, and an unknown one is ignored. A null setting is the
 server's own: AUTOMATIC1111's 50 steps and guidance scale of 7 suit few models.
+
+Also as there, a number may be a text, a text a number, and a fraction stands for a whole number.
 """
 
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.setting_kinds import MAX_SEED
 from serving.generator import MAX_CHARACTERS
 from serving.http.bodies import File, Lenient
 
@@ -19,9 +20,19 @@ _MAX_NAME = 200  # characters
 _Name = Annotated[str, Field(max_length=_MAX_NAME)]
 # More than a request may have, because tags of LoRAs that are not here are taken out.
 _Prompt = Annotated[str, Field(max_length=10 * MAX_CHARACTERS)]
-_Count = Annotated[int, Field(ge=1, le=MAX_PICTURES)]
-_Side = Annotated[int, Field(ge=0, le=2**16)]
-_Seed = Annotated[int, Field(ge=-1, le=MAX_SEED)]
+
+
+def _without_fraction(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and isfinite(value) else value
+
+
+_Whole = Annotated[int, BeforeValidator(_without_fraction)]
+_Count = Annotated[_Whole, Field(ge=1, le=MAX_PICTURES)]
+_Side = Annotated[_Whole, Field(ge=0, le=2**16)]
+_Mode = Annotated[_Whole, Field(ge=0, le=3)]
+# As PyTorch's generator on CPUs, only 32 bits of a seed count. -1 is a random one.
+_Seed = Annotated[_Whole, AfterValidator(lambda seed: seed if seed == -1 else seed % 2**32)]
+_Strength = Annotated[float, Field(ge=0, le=1)]
 _OneFile = Annotated[File | None, BeforeValidator(lambda value: value or None)]
 
 # AUTOMATIC1111's name of each setting, and the name in `pipeline.request.SETTINGS`.
@@ -99,7 +110,9 @@ _Options = Annotated[dict[_Name, Any], AfterValidator(_only_read)]
 
 
 class _Body(Lenient):
-    model_config = ConfigDict(allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=()
+    )
     neutral = NEUTRAL
 
 
@@ -108,7 +121,7 @@ class DrawBody(_Body):
 
     prompt: _Prompt | None = ""
     negative_prompt: _Prompt | None = ""
-    steps: int | None = None
+    steps: _Whole | None = None
     cfg_scale: float | None = None
     seed: _Seed | None = -1
     subseed: _Seed | None = -1
@@ -121,7 +134,7 @@ class DrawBody(_Body):
     sampler_index: _Name | None = None
     scheduler: _Name | None = None
     eta: float | None = None
-    denoising_strength: float | None = None
+    denoising_strength: _Strength | None = None
     refiner_checkpoint: _Name | None = None
     refiner_switch_at: float | None = None
     override_settings: _Options | None = None
@@ -147,10 +160,10 @@ class Txt2ImgBody(DrawBody):
     """A call for pictures from a prompt, and perhaps for a second run in a larger size."""
 
     enable_hr: bool | None = False
-    hr_scale: Annotated[float, Field(gt=0, le=16)] | None = 2.0
+    hr_scale: Annotated[float, Field(ge=0, le=16)] | None = 2.0
     hr_resize_x: _Side | None = 0
     hr_resize_y: _Side | None = 0
-    hr_second_pass_steps: int | None = 0
+    hr_second_pass_steps: _Whole | None = 0
 
 
 class Img2ImgBody(DrawBody):
@@ -160,11 +173,11 @@ class Img2ImgBody(DrawBody):
         None, repr=False
     )
     mask: _OneFile = Field(None, repr=False)
-    resize_mode: Literal[0, 1, 2, 3] | None = 0
-    inpainting_fill: Literal[0, 1, 2, 3] | None = 0
+    resize_mode: _Mode | None = 0
+    inpainting_fill: _Mode | None = 0
     inpaint_full_res: bool | None = True
-    inpaint_full_res_padding: int | None = 0
-    inpainting_mask_invert: int | None = 0
+    inpaint_full_res_padding: _Whole | None = 0
+    inpainting_mask_invert: _Whole | None = 0
 
     @property
     def images(self) -> int:

@@ -20,7 +20,7 @@ class Job:
         request_id: id of the request under way, "" between requests.
         step, steps: progress of that request.
         queued: its position in the queue, None if it is drawn.
-        preview: the newest preview, a JPEG file.
+        previews: the newest previews of its pictures, JPEG files.
         skipped: whether its client wants no more of that request.
         interrupted: whether its client wants no more of the job.
     """
@@ -32,7 +32,7 @@ class Job:
     step: int = 0
     steps: int = 0
     queued: int | None = None
-    preview: bytes | None = None
+    previews: tuple[bytes, ...] = ()
     skipped: bool = False
     interrupted: bool = False
     timestamp: str = field(default_factory=lambda: datetime.now().strftime("%Y%m%d%H%M%S"))
@@ -41,7 +41,7 @@ class Job:
     def begin(self, request_id: str) -> None:
         """Note that a request begins."""
         self.request_id, self.step, self.steps = request_id, 0, 0
-        self.skipped, self.queued = False, None
+        self.skipped, self.queued, self.previews = False, None, ()
 
     def note(self, event: Event) -> None:
         """Note an event of the request under way."""
@@ -52,7 +52,7 @@ class Job:
         elif isinstance(event, Step):
             self.step, self.steps = event.done, event.total
         elif isinstance(event, Preview):
-            self.preview = event.jpegs[0]
+            self.previews = event.jpegs
 
     def end(self) -> None:
         """Note that the request is over."""

@@ -24,8 +24,16 @@ EMPTY: dict[str, Any] = {
     "sd-modules": [],
     "upscalers": [],
 }
-# Routes that look for new files. Folders are watched without them, and the model stays.
-REFRESHED = ("checkpoints", "vae", "embeddings", "loras")
+# Answers of the routes that look for new files, and that free memory or take it again. Folders are
+# watched without them, and the model stays.
+UNNEEDED: dict[str, Any] = {
+    "refresh-checkpoints": None,
+    "refresh-vae": None,
+    "refresh-embeddings": None,
+    "refresh-loras": None,
+    "unload-checkpoint": {},
+    "reload-checkpoint": {},
+}
 # The flags of a program whose options cannot be changed.
 FLAGS = {"api": True, "api_auth": None, "freeze_settings": True, "listen": None, "nowebui": False}
 
@@ -104,6 +112,12 @@ def options(facts: Facts) -> dict[str, Any]:
         "sd_model_checkpoint": facts.name,
         "sd_vae": facts.vae or "Automatic",
     }
+
+
+def queue(waiting: int) -> dict[str, Any]:
+    """Return the length of the queue as Gradio 3 does, on which AUTOMATIC1111's page runs."""
+    times = ("rank", "avg_event_process_time", "avg_event_concurrent_process_time", "rank_eta")
+    return {"msg": "estimation", "queue_size": waiting, **dict.fromkeys(times), "queue_eta": 0}
 
 
 def check_options(values: Mapping[str, Any], facts: Facts) -> None:

@@ -1,6 +1,8 @@
 """Requests that the bodies of AUTOMATIC1111's API ask for."""
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fastapi import HTTPException
@@ -8,15 +10,23 @@ from fastapi import HTTPException
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.request import SETTINGS, with_own_names
-from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
-from pipeline.schedulers.names import SCHEDULE_TYPES, find_scheduler, find_sigma_schedule
+from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SchedulerClass
+from pipeline.schedulers.names import (
+    SAMPLERS,
+    SCHEDULE_TYPES,
+    find_scheduler,
+    find_sigma_schedule,
+    nearest_scheduler,
+    nearest_sigma_schedule,
+)
 from pipeline.setting_kinds import Seed
 from pipeline.text.loras import without_unknown_tags
 from pipeline.text.prompt_syntax import A1111
 from serving.generator import Request, new_id
 from serving.http.a1111 import bodies
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
-from serving.requests.inputs import Input
+from serving.http.calls import drawn_size
+from serving.requests.inputs import Input, Size
 
 AUTOMATIC = "automatic"
 # The sigma schedules that AUTOMATIC1111 chooses for a sampler; the others have their own.
@@ -25,9 +35,11 @@ _AUTOMATIC = {
     "dpmsolver++-sde": "karras",
     "dpmsolver++-2m-sde": "exponential",
 }
-# AUTOMATIC1111's name of a schedule that is a spacing of timesteps here.
+# AUTOMATIC1111's names of a schedule that is a spacing of timesteps here, and of those near to it.
 SGM_UNIFORM = "sgm_uniform"
 _SGM_UNIFORM = (SGM_UNIFORM, "sgmuniform", "sgm uniform")
+_NEAR_SGM_UNIFORM = ("simple", "turbo", "linear_quadratic")
+_LABELS = {AUTOMATIC: "Automatic", SGM_UNIFORM: "SGM Uniform", **SCHEDULE_TYPES}
 _FORMATS: dict[str, Literal["png", "jpeg", "webp"]] = {
     "png": "png",
     "jpg": "jpeg",
@@ -51,7 +63,9 @@ class Asked:
         images: number of pictures.
         output: format of the files.
         quality: of JPEG and WebP files, from 0 to 100.
+        size: width and height that the files get; None for those of the request.
         ignored: names of the parameters whose values change nothing here.
+        replaced: what is used in place of a value that cannot be, by the name of the parameter.
     """
 
     request: Request
@@ -59,14 +73,17 @@ class Asked:
     images: int
     output: Literal["png", "jpeg", "webp"] = "png"
     quality: int = metadata.QUALITY
+    size: Size | None = None
     ignored: tuple[str, ...] = ()
+    replaced: Mapping[str, str] = field(default_factory=dict)
 
 
 def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Asked:
     """Return what a body asks for, without its pictures.
 
     Raises:
-        HTTPException: if it names a script, a sampler or a format that is not here.
+        HTTPException: if it names a script or a format that is not here.
+        RequestError: if its size is too small or too large.
     """
     _refuse_scripts(body)
     override = dict(body.override_settings or {})
@@ -87,30 +104,26 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
     ignored += [f"<lora:{name}>" for name in missing_loras]
     values["denoising_end"], ignored_settings = _refined(body, facts)
     ignored += ignored_settings
-    sampling, unknown_fields = _sampling(body, facts)
-    ignored += unknown_fields
+    sampling, replaced = _sampling(body, facts)
     scheduler = sampling["scheduler"] or facts.scheduler
     if scheduler in SCHEDULERS and SCHEDULERS[scheduler].options["eta"]:
         values["eta"] = _number(eta)
     elif eta not in (None, 0, 1):  # 1 is what ancestral samplers do
         ignored.append("eta")
-    size = None
-    if body.width or body.height:
-        size = body.width or facts.width, body.height or facts.height
-    if isinstance(body, Txt2ImgBody) and body.enable_hr:
-        values |= _second_run(body, *(size or facts.sizes[0]))
+    size, second_run, file_size, replaced_sizes = _sizes(body, facts)
     request = Request(
-        **with_own_names(values | sampling),
+        **with_own_names(values | sampling | second_run),
         size=size,
         visitor=visitor,
         address=address,
         previews=True,
     )
-    return Asked(request, facts, body.images, output, quality, tuple(ignored))
+    replaced |= replaced_sizes
+    return Asked(request, facts, body.images, output, quality, file_size, tuple(ignored), replaced)
 
 
-def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]]:
-    """Return the pictures of a body, which it does not keep.
+def inputs_of(body: Img2ImgBody, asked: Asked) -> tuple[list[Input], dict[str, Any], list[str]]:
+    """Return the pictures of a body, which it does not keep, for what it asks for.
 
     Returns:
         The pictures to start from, the settings of a request with them, and the names of the
@@ -132,12 +145,18 @@ def inputs_of(body: Img2ImgBody) -> tuple[list[Input], dict[str, Any], list[str]
             "opaque",
             inverted=bool(body.inpainting_mask_invert),
             spread=fill == _FILL,
+            any_mask=True,
             frame=_FRAMES[body.resize_mode or 0],
+            shape=asked.size,
         )
         for file in files
     ]
     ignored = ["inpainting_fill"] if mask and fill not in (_FILL, _ORIGINAL) else []
-    return pictures, {"strength": _strength(body), "padding": padding}, ignored
+    return (
+        pictures,
+        {"strength": _strength(body, body.steps, asked.facts), "padding": padding},
+        ignored,
+    )
 
 
 def single(request: Request, index: int, **changes: Any) -> Request:
@@ -190,48 +209,100 @@ def _is_absent(name: str, value: Any) -> bool:
     return value is None or (isinstance(SETTINGS[name], Seed) and value < 0)
 
 
-def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], list[str]]:
-    """Return the settings that a sampler and a schedule stand for, and what is ignored.
+def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings that a sampler and a schedule stand for, and what replaces them."""
+    replaced: dict[str, str] = {}
+    sampler = body.sampler_name or body.sampler_index or ""
+    named, contained_schedule = find_scheduler(sampler)
+    scheduler = named
+    if named is None:
+        scheduler, contained_schedule = nearest_scheduler(sampler)
+    if scheduler not in facts.schedulers:
+        scheduler = facts.scheduler if sampler else None
+    if scheduler != named:
+        replaced["sampler_name"] = SAMPLERS.get(scheduler or "", str(scheduler))
+    settings = {"scheduler": scheduler or ""}
+    name = scheduler or facts.scheduler
+    options = SCHEDULERS.get(name, SchedulerClass(name)).options
+    sigma_schedules = facts.sigma_schedules if options["sigma_schedule"] else (DEFAULT_SIGMAS,)
+
+    schedule, near_schedule = _schedules(body.scheduler or AUTOMATIC)
+    fits = near_schedule in (AUTOMATIC, *sigma_schedules)
+    if near_schedule == SGM_UNIFORM:
+        fits = options["timestep_spacing"]
+    used_schedule = near_schedule if fits else AUTOMATIC
+    if used_schedule != schedule:
+        replaced["scheduler"] = _LABELS[used_schedule]
+    if used_schedule == SGM_UNIFORM:
+        spacing = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
+        return settings | spacing, replaced
+    if used_schedule == AUTOMATIC:
+        automatic = contained_schedule or _AUTOMATIC.get(scheduler or "", "")
+        used_schedule = automatic if automatic in sigma_schedules else ""
+    is_only_one = used_schedule == DEFAULT_SIGMAS and not options["sigma_schedule"]
+    return settings | {"sigma_schedule": "" if is_only_one else used_schedule}, replaced
+
+
+def _schedules(text: str) -> tuple[str | None, str]:
+    """Return the schedule that a text names, None if it is not here, and the nearest one."""
+    folded = text.lower()
+    if folded == AUTOMATIC:
+        return AUTOMATIC, AUTOMATIC
+    schedule = SGM_UNIFORM if folded in _SGM_UNIFORM else find_sigma_schedule(text)
+    near = SGM_UNIFORM if folded in _NEAR_SGM_UNIFORM else nearest_sigma_schedule(text)
+    return schedule, schedule or near or AUTOMATIC
+
+
+def _strength(body: DrawBody, steps: int | None, facts: Facts) -> float:
+    """Return how far a run redraws a picture; as in AUTOMATIC1111, it takes one step at least."""
+    strength = STRENGTH if body.denoising_strength is None else body.denoising_strength
+    return max(strength, 0.01, math.ceil(1000 / max(steps or facts.num_inference_steps, 1)) / 1000)
+
+
+def _sizes(
+    body: DrawBody, facts: Facts
+) -> tuple[Size | None, dict[str, Any], Size | None, dict[str, str]]:
+    """Return the sizes that a body asks for, as far as the model draws them.
+
+    Returns:
+        The size of the first run, None for the model's own; the settings of the second run; the
+        size that the files get, None if the last run has it; and what replaces which size.
 
     Raises:
-        HTTPException: if there is no such sampler.
+        RequestError: if one is too small or too large.
     """
-    sampler = body.sampler_name or body.sampler_index
-    scheduler, contained_schedule = find_scheduler(sampler) if sampler else ("", None)
-    if scheduler is None:
-        raise HTTPException(400, "Sampler not found")
-    schedule = (body.scheduler or AUTOMATIC).lower()
-    if schedule in _SGM_UNIFORM:
-        spacing = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
-        return {"scheduler": scheduler, **spacing}, []
-    if schedule == AUTOMATIC:
-        automatic = contained_schedule or _AUTOMATIC.get(scheduler, "")
-        sigma_schedule = automatic if automatic in facts.sigma_schedules else ""
-        return {"scheduler": scheduler, "sigma_schedule": sigma_schedule}, []
-    sigma_schedule = find_sigma_schedule(schedule)
-    settings = {
-        "scheduler": scheduler,
-        "sigma_schedule": sigma_schedule or contained_schedule or "",
-    }
-    return settings, [] if sigma_schedule in SCHEDULE_TYPES else ["scheduler"]
+    size = last_size = asked_size = None
+    second_run, replaced = {}, {}
+    if body.width or body.height:
+        asked_size = body.width or facts.width, body.height or facts.height
+        size = last_size = drawn_size(asked_size, facts)
+        if size != asked_size:
+            replaced["size"] = "{}x{}".format(*size)
+    if isinstance(body, Txt2ImgBody) and body.enable_hr:
+        asked_size = _second_size(body, *(asked_size or facts.sizes[0]))
+        last_size = drawn_size(asked_size, facts)
+        second_run = _second_run(body, last_size, facts)
+        if last_size != asked_size:
+            replaced["hr_resize"] = "{}x{}".format(*last_size)
+    return size, second_run, None if last_size == asked_size else asked_size, replaced
 
 
-def _strength(body: DrawBody) -> float:
-    return STRENGTH if body.denoising_strength is None else body.denoising_strength
+def _second_size(body: Txt2ImgBody, width: int, height: int) -> Size:
+    """Return the size of the second run that a body asks for; one side may follow from the other.
 
-
-def _second_run(body: Txt2ImgBody, width: int, height: int) -> dict[str, Any]:
-    """Return the settings of the second run that a body asks for.
-
-    One side of its size may follow from the other. `width` and `height` are those of the first run.
+    `width` and `height` are those that it asks for in the first run.
     """
     x, y, scale = body.hr_resize_x or 0, body.hr_resize_y or 0, body.hr_scale or 2.0
     if x or y:
-        size = x or round(width * y / height), y or round(height * x / width)
-    else:
-        size = int(width * scale), int(height * scale)
+        return x or round(width * y / height), y or round(height * x / width)
+    return int(width * scale), int(height * scale)
+
+
+def _second_run(body: Txt2ImgBody, size: Size, facts: Facts) -> dict[str, Any]:
+    """Return the settings of the second run that a body asks for, in a size that is drawn."""
+    steps = body.hr_second_pass_steps or None
     return {
         "enlarge": "{}x{}".format(*size),
-        "enlarge_strength": _strength(body),
-        "enlarge_steps": body.hr_second_pass_steps or None,
+        "enlarge_strength": _strength(body, steps or body.steps, facts),
+        "enlarge_steps": steps,
     }

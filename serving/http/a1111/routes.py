@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, HTTPException
 from fastapi import Request as HttpRequest
@@ -31,7 +32,9 @@ from serving.http.errors import as_refusal
 from serving.http.limits import BoundedBody, body_of
 from serving.logs import log_fields, loggable
 from serving.requests import inputs, readers
+from serving.requests.admission import expand
 from serving.requests.inputs import Input
+from serving.requests.unfinished import image_of
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +51,10 @@ _LISTS: dict[str, Callable[[Facts], Any]] = {
 
 
 def router(generator: Generator, keys: ApiKeys) -> APIRouter:
-    """Build the routes of AUTOMATIC1111's API."""
+    """Build the routes of AUTOMATIC1111's API, and of its page as far as programs ask for them."""
     # They are no part of this server's own description.
     routes = APIRouter(prefix="/sdapi/v1", route_class=A1111Route, include_in_schema=False)
+    of_page = APIRouter(include_in_schema=False)
     calls = DrawCalls(generator, keys)
 
     @routes.post("/txt2img")
@@ -69,7 +73,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
             reading = readers.of_settings().run(address_of(sender), work)
             return JSONResponse(await while_connected(sender, reading))
 
-    @routes.get("/progress")
+    @routes.api_route("/progress", methods=["GET", "HEAD"])
     async def progress(sender: HttpRequest, skip_current_image: bool = False) -> JSONResponse:
         job = calls.jobs.current(keys.visitor(sender))
         return JSONResponse(answers.progress(job, skip_current_image))
@@ -105,13 +109,21 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         return JSONResponse(listings.memory())
 
     for name, listed in _LISTS.items():
-        routes.get(f"/{name}")(_answering(lambda listed=listed: listed(generator.facts)))
+        _get(routes, f"/{name}", lambda listed=listed: listed(generator.facts))
     for name, empty in listings.EMPTY.items():
-        routes.get(f"/{name}")(_answering(partial(lambda answer: answer, empty)))
-    routes.get("/cmd-flags")(_answering(lambda: listings.FLAGS))
-    for name in listings.REFRESHED:
-        routes.post(f"/refresh-{name}")(_answering(lambda: None))
-    return routes
+        _get(routes, f"/{name}", partial(lambda answer: answer, empty))
+    _get(routes, "/cmd-flags", lambda: listings.FLAGS)
+    _get(of_page, "/internal/ping", dict)
+    _get(of_page, "/queue/status", lambda: listings.queue(generator.load.waiting))
+    for name, answer in listings.UNNEEDED.items():
+        routes.post(f"/{name}")(_answering(partial(lambda answer: answer, answer)))
+    of_page.include_router(routes)
+    return of_page
+
+
+def _get(routes: APIRouter, path: str, content: Callable[[], Any]) -> None:
+    """Add a route that answers with the current content, also to a client that only probes it."""
+    routes.api_route(path, methods=["GET", "HEAD"])(_answering(content))
 
 
 def _answering(content: Callable[[], Any]) -> Callable[..., Any]:
@@ -143,8 +155,10 @@ class DrawCalls:
         with body_of(sender) as kept:
             body = await bodies.parse(sender, kept, Img2ImgBody)
             asked = self._asked(body, sender)
-            files, settings, ignored = inputs_of(body)
-            asked = replace(asked, ignored=(*asked.ignored, *ignored))
+            files, settings, ignored = inputs_of(body, asked)
+            # With padding, the pictures have the sizes of those that they start from.
+            size = asked.size if settings["padding"] is None else None
+            asked = replace(asked, size=size, ignored=(*asked.ignored, *ignored))
             request = replace(asked.request, **settings)
             requests = await while_connected(sender, _opened(request, files, asked, kept))
             if len(requests) == 1:
@@ -172,26 +186,30 @@ class DrawCalls:
         sender: HttpRequest,
     ) -> dict[str, Any]:
         """Draw the requests one after the other, and return the answer with all pictures."""
-        if asked.ignored:
-            names = ", ".join(loggable(asked.ignored))
-            log.info("Ignored in a call of %s: %s", kind, names, extra=log_fields(parts[0]))
+        replaced = (f"{name} ({value} instead)" for name, value in asked.replaced.items())
+        if names := [*asked.ignored, *replaced]:
+            text = ", ".join(loggable(names))
+            log.info("Ignored in a call of %s: %s", kind, text, extra=log_fields(parts[0]))
         images: list[Image] = []
         with self.jobs.begun(self._keys.visitor(sender), Job(kind, len(parts))) as job:
             for part in parts:
                 if job.interrupted:
                     break
                 images += await self._drawn(job, asked, part)
-            output = Format(asked.output, asked.quality, self._encoder, "samples_format")
+            output = Format(
+                asked.output, asked.quality, self._encoder, "samples_format", asked.size
+            )
             files = [await output.encode(image.png) for image in images]
         return answers.drawn(body, asked, images, files, job.timestamp)
 
     async def _drawn(self, job: Job, asked: Asked, request: Request) -> list[Image]:
-        """Draw one request; return the pictures that are finished when it ends or is stopped.
+        """Draw one request; return its pictures, also unfinished ones if it is stopped.
 
         Raises:
             RequestError: if it is refused, or ends in another way.
         """
         job.begin(request.id)
+        request = replace(request, previews=True)
         images: dict[int, Image] = {}
         is_later = job.done > 0
         async with aclosing(
@@ -205,6 +223,14 @@ class DrawCalls:
                     images[event.index] = event
                 elif isinstance(event, Error) and not job.is_stopped:
                     raise as_refusal(event)
+        # With padding, previews show the part that is drawn, which is not pasted yet.
+        if job.is_stopped and request.padding is None:
+            as_stopped = partial(image_of, expand(request, asked.facts), facts=asked.facts)
+            for index, preview in enumerate(job.previews):
+                if index not in images:
+                    images[index] = await anyio.to_thread.run_sync(
+                        as_stopped, index, preview, limiter=self._encoder
+                    )
         job.end()
         return [images[index] for index in sorted(images)]
 

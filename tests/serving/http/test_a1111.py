@@ -155,6 +155,35 @@ def test_samplers_and_schedules(
     assert (call["scheduler"], call["sigma_schedule"]) == expected
 
 
+@pytest.mark.parametrize(
+    ("asked", "drawn", "replaced"),
+    [
+        ({"sampler_name": "Euler a"}, ("euler", ""), {"sampler_name": "Euler"}),
+        ({"sampler_index": "LCM"}, ("euler", ""), {"sampler_name": "Euler"}),
+        ({"sampler_name": "DPM2 Karras"}, ("heun", "karras"), {"sampler_name": "Heun"}),
+        ({"sampler_name": "Restart"}, ("heun", ""), {"sampler_name": "Heun"}),
+        ({"sampler_name": "k_dpm_2"}, ("heun", ""), {"sampler_name": "Heun"}),
+        ({"sampler_name": "DPM++ 3M SDE"}, ("euler", ""), {"sampler_name": "Euler"}),
+        ({"sampler_name": "no such"}, ("euler", ""), {"sampler_name": "Euler"}),
+        ({"scheduler": "KL Optimal"}, ("", "karras"), {"scheduler": "Karras"}),
+        ({"scheduler": "normal"}, ("", "default"), {"scheduler": "Uniform"}),
+        ({"scheduler": "simple"}, ("", "default"), {"scheduler": "SGM Uniform"}),
+        ({"scheduler": "polyexponential"}, ("", ""), {"scheduler": "Automatic"}),
+        ({"scheduler": "no such"}, ("", ""), {"scheduler": "Automatic"}),
+        ({"sampler_name": "DDIM", "scheduler": "karras"}, ("ddim", ""), {"scheduler": "Automatic"}),
+        ({"sampler_name": "DDIM", "scheduler": "uniform"}, ("ddim", ""), {}),
+        ({"sampler_name": "DDIM", "scheduler": "Automatic"}, ("ddim", ""), {}),
+    ],
+)
+def test_what_is_not_here_is_replaced_by_the_nearest(
+    site: Site, asked: dict[str, Any], drawn: tuple[str, str], replaced: dict[str, str]
+):
+    info = json.loads(post(site, "txt2img", {"prompt": "a"} | asked).json()["info"])
+    call = site.pipe.calls[-1]
+    assert (call["scheduler"], call["sigma_schedule"]) == drawn
+    assert (info["replaced"], info["ignored"]) == (replaced, [])
+
+
 def test_every_listed_sampler_and_schedule_draws(site: Site, api: webuiapi.WebUIApi):
     for sampler in api.util_get_sampler_names():
         assert txt2img(api, sampler_name=sampler).images
@@ -185,10 +214,9 @@ def test_what_changes_nothing_here_is_named(
         restore_faces=True,
         s_churn=0.5,
         styles=["a style"],
-        scheduler="Polyexponential",
         override_settings={"CLIP_stop_at_last_layers": 2, "sd_model_checkpoint": "other"},
     )
-    ignored = {"tiling", "restore_faces", "s_churn", "styles", "scheduler", "hr_upscaler"}
+    ignored = {"tiling", "restore_faces", "s_churn", "styles", "hr_upscaler"}
     ignored |= {f"override_settings.{each}" for each in ("sd_model_checkpoint",)}
     ignored |= {"override_settings.CLIP_stop_at_last_layers"}
     assert set(result.info["ignored"]) == ignored
@@ -365,6 +393,22 @@ def test_progress_and_interrupt():
         assert api.get_progress()["state"]["job_count"] == 0
 
 
+@pytest.mark.parametrize("stop", ["interrupt", "skip"])
+def test_a_stopped_call_is_answered_with_the_unfinished_pictures(stop: str):
+    with serve(held=True, a1111="keys") as site:
+        api = client_of(site)
+        drawing = Drawing(site, txt2img, api, batch_size=2, width=96, height=64)
+        site.pipe.let_step(2)
+        wait_until(lambda: api.get_progress()["current_image"])
+        post(site, stop, {})
+        result = drawing.ended()
+        assert [image.size for image in result.images] == [(96, 64)] * 2
+        assert (result.info["all_seeds"], result.info["steps"]) == ([7, 8], 4)
+        settings = metadata.from_text(result.info["infotexts"][1])
+        assert (settings.prompt, settings.seed, settings.scheduler) == ("a red star", 8, "euler")
+        assert result.images[1].info["parameters"] == result.info["infotexts"][1]
+
+
 def test_skip():
     with serve(held=True, a1111="keys") as site:
         api = client_of(site)
@@ -501,12 +545,11 @@ def test_png_info(api: webuiapi.WebUIApi):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        ({"width": 512}, 422, "size is 512x8; here it can only be 8x8"),
+        ({"width": 512}, 422, "height is 8; expected 64 to 2048"),
+        ({"width": 4096, "height": 512}, 422, "width is 4096; expected 64 to 2048"),
         ({"steps": 99}, 422, "num_inference_steps is 99; expected 1 to 50"),
         ({"cfg_scale": 99}, 422, "guidance_scale is 99.0; expected 0 to 50"),
         ({"prompt": " "}, 422, "prompt is blank"),
-        ({"sampler_name": "DPM adaptive"}, 400, "Sampler not found"),
-        ({"sampler_name": "LCM"}, 422, "cannot draw with this model"),
         ({"script_name": "X/Y/Z plot"}, 422, "Script 'X/Y/Z plot' not found"),
         ({"override_settings": {"samples_format": "avif"}}, 500, "Invalid image format"),
         ({"override_settings": {"jpeg_quality": 101}}, 422, "jpeg_quality"),
@@ -515,7 +558,7 @@ def test_png_info(api: webuiapi.WebUIApi):
             422,
             "eta_ddim is not a number",
         ),
-        ({"enable_hr": True, "hr_resize_x": 16}, 422, "enlarge is 16x16; here it can only be 8x8"),
+        ({"enable_hr": True, "hr_resize_x": 4096}, 422, "width is 4096; expected 64 to 2048"),
         (
             {"controlnet_units": [webuiapi.ControlNetUnit()]},
             422,
@@ -537,7 +580,8 @@ def test_wrong_calls(api: webuiapi.WebUIApi, arguments: dict[str, Any], status: 
     ("body", "where", "said"),
     [
         ({"steps": "many"}, ["body", "steps"], "valid integer"),
-        ({"seed": 2**32}, ["body", "seed"], "less than or equal to 4294967295"),
+        ({"steps": "7.5"}, ["body", "steps"], "valid integer"),
+        ({"denoising_strength": 1.5}, ["body", "denoising_strength"], "less than or equal to 1"),
         ({"cfg_scale": "NaN"}, ["body", "cfg_scale"], "finite number"),
         ({"batch_size": bodies.MAX_PICTURES + 1}, ["body", "batch_size"], "less than or equal to"),
         ({"batch_size": 10, "n_iter": 7}, ["body"], "batch_size times n_iter is 70"),
@@ -560,9 +604,7 @@ def test_wrong_pictures(site: Site, api: webuiapi.WebUIApi):
     assert post(site, "img2img", {"prompt": "a"}).json()["detail"] == "Init image not found"
     for arguments, said in (
         ({"mask_image": Pillow.new("L", (8, 8))}, "mask marks no part of the picture"),
-        ({"mask_image": Pillow.new("L", (9, 9), "white")}, "mask is 9x9 pixels; expected 8x8"),
-        ({"denoising_strength": 0}, "strength is 0"),
-        ({"width": 30_000, "height": 30_000}, "size is 30000x30000; here it can only be 8x8"),
+        ({"width": 30_000, "height": 30_000}, "width is 30000; expected 64 to 2048"),
     ):
         status, body = refused(img2img, api, **arguments)
         assert status == 422

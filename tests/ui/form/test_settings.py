@@ -9,6 +9,7 @@ from pipeline import metadata
 from pipeline.facts import LoraFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
+from serving.requests.unfinished import settings_of
 from tests.models import MODEL
 from tests.pages import MADE_HERE, field_of
 from ui import i18n
@@ -129,7 +130,7 @@ def test_a_sampler_is_restored(made_with: dict, chosen: tuple[str, str], note: s
 def test_an_unfinished_picture_names_the_sampler_that_was_used():
     karras = replace(MODEL, sigma_schedule="karras")
     own, other = Request("a star", seed=7), Request("a star", seed=7, scheduler="ddim")
-    found = [settings.of_request(each, 0, karras) for each in (own, other)]
+    found = [settings_of(each, 0, karras) for each in (own, other)]
     assert [(each.scheduler, each.sigma_schedule) for each in found] == [
         ("euler", "karras"),
         ("ddim", None),
@@ -140,14 +141,14 @@ def test_an_unfinished_picture_names_the_sampler_that_was_used():
 
 def test_an_unfinished_picture_has_the_settings_of_its_recipe():
     model = replace(MODEL, loras=(LoraFacts("lcm-lora-sdxl", "LCM"),))
-    found = settings.of_request(Request("a star", recipe="lcm", num_inference_steps=25), 0, model)
+    found = settings_of(Request("a star", recipe="lcm", num_inference_steps=25), 0, model)
     assert (found.recipe, found.scheduler, found.loras) == (None, "lcm", "lcm-lora-sdxl:1")
     assert (found.num_inference_steps, found.guidance_scale) == (4, 1.0)
 
 
 def test_an_unfinished_picture_has_the_networks_that_were_used():
     bright = replace(MODEL, vae="bright", unet="quick", quantization="int8")
-    found = settings.of_request(Request("a star"), 0, bright)
+    found = settings_of(Request("a star"), 0, bright)
     assert (found.vae, found.unet, found.quantization) == ("bright", "quick", "int8")
     assert settings.as_fields(found, bright)[1] == []
 
