@@ -29,7 +29,7 @@ SCHEDULE_TYPES = {
     "beta": "Beta",
     ALIGNED: "Align Your Steps",
 }
-# Further names, of ComfyUI and of older versions, as `_folded` writes them.
+# Further names, of ComfyUI and of older versions, as `folded` writes them.
 _OTHERS = {
     "keuler": "euler",
     "keulera": "euler-ancestral",
@@ -43,7 +43,7 @@ _OTHERS = {
     "dpmppsde": "dpmsolver++-sde",
     "kdpmppsde": "dpmsolver++-sde",
 }
-# Schedulers that only other programs have, as `_folded` writes them with "pp" for "++", and those
+# Schedulers that only other programs have, as `folded` writes them with "pp" for "++", and those
 # of this program that come nearest: of the same order if possible, and with noise in the steps or
 # without.
 _NEAREST = {
@@ -80,21 +80,9 @@ _NEAREST = {
     "seeds3": "dpmsolver++-sde",
     "unipcbh2": "unipc",
 }
-# The same for sigma schedules.
-_NEAREST_SIGMAS = {
-    "alignyoursteps11": ALIGNED,
-    "alignyoursteps32": ALIGNED,
-    "alignyourstepsgits": ALIGNED,
-    "bongtangent": "beta",
-    "ddim": DEFAULT_SIGMAS,
-    "ddimuniform": DEFAULT_SIGMAS,
-    "kloptimal": "karras",
-    "normal": DEFAULT_SIGMAS,
-    "polyexponential": "exponential",
-}
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
     """Return a name in small letters, without the characters that programs write differently."""
     return re.sub(r"[\s_-]", "", text.lower())
 
@@ -102,20 +90,20 @@ def _folded(text: str) -> str:
 _SCHEDULERS = {
     **_OTHERS,
     # One class can be several schedulers; the first one is the class's own default.
-    **{_folded(scheduler.name): name for name, scheduler in reversed(SCHEDULERS.items())},
-    **{_folded(sampler): name for name, sampler in SAMPLERS.items()},
-    **{_folded(name): name for name in SCHEDULERS},
+    **{folded(scheduler.name): name for name, scheduler in reversed(SCHEDULERS.items())},
+    **{folded(sampler): name for name, sampler in SAMPLERS.items()},
+    **{folded(name): name for name in SCHEDULERS},
 }
 _SIGMA_SCHEDULES = {
-    **{_folded(title): name for name, title in SCHEDULE_TYPES.items()},
-    **{_folded(name): name for name in SCHEDULE_TYPES},
+    **{folded(title): name for name, title in SCHEDULE_TYPES.items()},
+    **{folded(name): name for name in SCHEDULE_TYPES},
     "automatic": DEFAULT_SIGMAS,
 }
 
 
 def find_sigma_schedule(text: str) -> str | None:
     """Return the sigma schedule that a text names; None if there is none of this name."""
-    return _SIGMA_SCHEDULES.get(_folded(text))
+    return _SIGMA_SCHEDULES.get(folded(text))
 
 
 def find_scheduler(text: str) -> tuple[str | None, str | None]:
@@ -123,7 +111,7 @@ def find_scheduler(text: str) -> tuple[str | None, str | None]:
 
     Either is None if the text does not name one that this program has.
     """
-    return _find(_folded(text), _SCHEDULERS)
+    return _find(folded(text), _SCHEDULERS)
 
 
 def nearest_scheduler(text: str) -> tuple[str | None, str | None]:
@@ -131,18 +119,13 @@ def nearest_scheduler(text: str) -> tuple[str | None, str | None]:
 
     Either is None if nothing is known that would be near.
     """
-    return _find(_folded(text).replace("++", "pp").removeprefix("k"), _NEAREST)
+    return _find(folded(text).replace("++", "pp").removeprefix("k"), _NEAREST)
 
 
-def nearest_sigma_schedule(text: str) -> str | None:
-    """Return the sigma schedule nearest to one that this program lacks; None if none is known."""
-    return _NEAREST_SIGMAS.get(_folded(text))
-
-
-def _find(folded: str, schedulers: Mapping[str, str]) -> tuple[str | None, str | None]:
-    if folded in schedulers:
-        return schedulers[folded], None
+def _find(name: str, schedulers: Mapping[str, str]) -> tuple[str | None, str | None]:
+    if name in schedulers:
+        return schedulers[name], None
     for end, sigma_schedule in _SIGMA_SCHEDULES.items():
-        if folded.endswith(end) and (name := schedulers.get(folded.removesuffix(end))):
-            return name, sigma_schedule
+        if name.endswith(end) and (scheduler := schedulers.get(name.removesuffix(end))):
+            return scheduler, sigma_schedule
     return None, None

@@ -13,6 +13,7 @@ from pipeline.errors import PictureError, TooLargeError
 from pipeline.images import image_text, metadata
 from pipeline.schedulers.names import SAMPLERS
 from serving.generator import Image
+from serving.http.a1111 import checkpoints
 from serving.http.a1111.bodies import DrawBody
 from serving.http.a1111.jobs import Job
 from serving.http.a1111.requests import Asked
@@ -43,7 +44,8 @@ def drawn(
 
 
 def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str) -> dict[str, Any]:
-    request, model = asked.request, asked.facts
+    request, model = asked.request, asked.model
+    checkpoint = request.model or model.name
     settings = [metadata.Settings(**image.settings) for image in images]
     subseeds = [request.of_picture(index)["variation_seed"] for index in range(asked.images)]
     width, height = asked.size or request.size or model.sizes[0]
@@ -66,8 +68,8 @@ def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str)
         "batch_size": body.batch_size,
         "restore_faces": False,
         "face_restoration_model": None,
-        "sd_model_name": model.name,
-        "sd_model_hash": "",
+        "sd_model_name": checkpoint,
+        "sd_model_hash": checkpoints.digests(asked.facts).get(checkpoint, "")[:10],
         "sd_vae_name": model.vae,
         "sd_vae_hash": None,
         "seed_resize_from_w": -1,

@@ -47,6 +47,7 @@ SETTINGS = {
 }
 # Values of further fields that change nothing. Any other value is ignored too, and reported.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "clip_skip": (1,),
     "comments": ({},),
     "disable_extra_networks": (False,),
     "do_not_save_grid": (False, True),
@@ -55,11 +56,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "firstphase_height": (0,),
     "firstphase_width": (0,),
     "force_task_id": ("",),
+    "hr_additional_modules": ([],),
     "hr_checkpoint_name": ("", "Use same checkpoint"),
     "hr_negative_prompt": ("",),
     "hr_prompt": ("",),
     "hr_sampler_name": ("", "Use same sampler"),
     "hr_scheduler": ("", "Use same scheduler"),
+    "hr_square_aspect": (False,),
     "hr_upscaler": ("", "None", "Lanczos"),
     "image_cfg_scale": (1.5,),
     "include_init_images": (False,),
@@ -70,7 +73,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mask_blur_x": (4,),
     "mask_blur_y": (4,),
     "mask_round": (True,),
-    "override_settings_restore_afterwards": (False, True),
     "restore_faces": (False,),
     "s_churn": (0,),
     "s_min_uncond": (0,),
@@ -138,6 +140,7 @@ class DrawBody(_Body):
     refiner_checkpoint: _Name | None = None
     refiner_switch_at: float | None = None
     override_settings: _Options | None = None
+    override_settings_restore_afterwards: bool | None = True
     send_images: bool | None = True
     script_name: _Name | None = None
     alwayson_scripts: dict[_Name, Any] | None = None

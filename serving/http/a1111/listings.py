@@ -7,12 +7,20 @@ from typing import Any
 
 from pipeline.facts import Facts
 from pipeline.images import metadata
-from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
+from pipeline.schedulers.names import SAMPLERS
+from serving.http.a1111 import checkpoints
 from serving.http.a1111.faults import PythonError
-from serving.http.a1111.requests import AUTOMATIC, SGM_UNIFORM
+from serving.http.a1111.requests import AUTOMATIC, LABELS, SGM_UNIFORM
 
-# Answers of the routes for what this program does not have.
-EMPTY: dict[str, Any] = {
+# Answers of the routes for what this program does not have, or cannot change.
+FIXED: dict[str, Any] = {
+    "cmd-flags": {
+        "api": True,
+        "api_auth": None,
+        "freeze_settings": True,
+        "listen": None,
+        "nowebui": False,
+    },
     "extensions": [],
     "face-restorers": [],
     "hypernetworks": [],
@@ -34,15 +42,22 @@ UNNEEDED: dict[str, Any] = {
     "unload-checkpoint": {},
     "reload-checkpoint": {},
 }
-# The flags of a program whose options cannot be changed.
-FLAGS = {"api": True, "api_auth": None, "freeze_settings": True, "listen": None, "nowebui": False}
 
 
 def sd_models(facts: Facts) -> list[dict[str, Any]]:
-    """Return the model, as the only one."""
-    name = facts.name
-    entry = {"title": name, "model_name": name, "filename": name}
-    return [entry | {"hash": None, "sha256": None, "config": None}]
+    """Return the models that calls can name, the first one first."""
+    digests = checkpoints.digests(facts)
+    return [
+        {
+            "title": checkpoints.title(name, digests),
+            "model_name": name,
+            "hash": digests[name][:10] if name in digests else None,
+            "sha256": digests.get(name),
+            "filename": name,
+            "config": None,
+        }
+        for name in facts.model_names
+    ]
 
 
 def sd_vaes(facts: Facts) -> list[dict[str, Any]]:
@@ -61,10 +76,6 @@ def samplers(facts: Facts) -> list[dict[str, Any]]:
 
 def schedulers(facts: Facts) -> list[dict[str, Any]]:
     """Return the sigma schedules that the model draws with."""
-    known_schedules = {
-        name: SCHEDULE_TYPES[name] for name in facts.sigma_schedules if name in SCHEDULE_TYPES
-    }
-    labels = {AUTOMATIC: "Automatic", **known_schedules, SGM_UNIFORM: "SGM Uniform"}
     return [
         {
             "name": label.lower().replace(" ", "_"),
@@ -73,7 +84,8 @@ def schedulers(facts: Facts) -> list[dict[str, Any]]:
             "default_rho": 7.0 if name == "karras" else -1.0,
             "need_inner_model": False,
         }
-        for name, label in labels.items()
+        for name, label in LABELS.items()
+        if name in (AUTOMATIC, *facts.sigma_schedules, SGM_UNIFORM)
     ]
 
 
@@ -101,40 +113,50 @@ def _described(words: tuple[str, ...]) -> dict[str, Any]:
     return {"ss_tag_frequency": {"trigger words": dict.fromkeys(words, 1)}} if words else {}
 
 
-def options(facts: Facts) -> dict[str, Any]:
-    """Return the options that mean something here, with the values that they always have."""
+def options(facts: Facts, model: str) -> dict[str, Any]:
+    """Return the options that mean something here; only the model's can be changed."""
+    digests = checkpoints.digests(facts)
     return {
         "CLIP_stop_at_last_layers": 1,
         "jpeg_quality": metadata.QUALITY,
         "samples_format": "png",
-        "sd_checkpoint_hash": "",
+        "sd_checkpoint_hash": digests.get(model, ""),
         "sd_lora": "None",
-        "sd_model_checkpoint": facts.name,
+        "sd_model_checkpoint": checkpoints.title(model, digests),
         "sd_vae": facts.vae or "Automatic",
     }
 
 
 def queue(waiting: int) -> dict[str, Any]:
     """Return the length of the queue as Gradio 3 does, on which AUTOMATIC1111's page runs."""
-    times = ("rank", "avg_event_process_time", "avg_event_concurrent_process_time", "rank_eta")
-    return {"msg": "estimation", "queue_size": waiting, **dict.fromkeys(times), "queue_eta": 0}
+    return {
+        "msg": "estimation",
+        "rank": None,
+        "queue_size": waiting,
+        "avg_event_process_time": None,
+        "avg_event_concurrent_process_time": None,
+        "rank_eta": None,
+        "queue_eta": 0,
+    }
 
 
-def check_options(values: Mapping[str, Any], facts: Facts) -> None:
-    """Check that a client sets options to the values that they have.
+def chosen_model(values: Mapping[str, Any], facts: Facts, model: str) -> str:
+    """Return the model that a client chooses, who sets the other options to what they are.
 
     Raises:
-        PythonError: if it does not; as in AUTOMATIC1111 with --freeze-settings.
+        PythonError: if there is no such model, or for another option; as in AUTOMATIC1111 with
+            --freeze-settings.
     """
-    known_values = options(facts)
-    name = values.get("sd_model_checkpoint")
-    if name not in (None, facts.name):
-        raise PythonError("RuntimeError", f"model {str(name)[:200]!r} not found")
-    for key, value in values.items():
+    known_values = options(facts, model)
+    text = str(values.get("sd_model_checkpoint") or model)
+    if (name := checkpoints.find(text, facts)) is None:
+        raise PythonError("RuntimeError", f"model {text[:200]!r} not found")
+    for key in values.keys() - {"sd_model_checkpoint", "sd_checkpoint_hash"}:
         if key not in known_values:
             raise PythonError("KeyError", repr(key[:200]))
-        if value != known_values[key]:
+        if values[key] != known_values[key]:
             raise PythonError("AssertionError", "changing settings is disabled")
+    return name
 
 
 def memory() -> dict[str, Any]:

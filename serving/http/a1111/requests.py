@@ -10,20 +10,20 @@ from fastapi import HTTPException
 from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.request import SETTINGS, with_own_names
-from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS, SchedulerClass
+from pipeline.schedulers.config import ALIGNED, DEFAULT_SIGMAS, SCHEDULERS, SchedulerClass
 from pipeline.schedulers.names import (
     SAMPLERS,
     SCHEDULE_TYPES,
     find_scheduler,
     find_sigma_schedule,
+    folded,
     nearest_scheduler,
-    nearest_sigma_schedule,
 )
 from pipeline.setting_kinds import Seed
 from pipeline.text.loras import without_unknown_tags
 from pipeline.text.prompt_syntax import A1111
 from serving.generator import Request, new_id
-from serving.http.a1111 import bodies
+from serving.http.a1111 import bodies, checkpoints
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
 from serving.http.calls import drawn_size
 from serving.requests.inputs import Input, Size
@@ -35,11 +35,26 @@ _AUTOMATIC = {
     "dpmsolver++-sde": "karras",
     "dpmsolver++-2m-sde": "exponential",
 }
-# AUTOMATIC1111's names of a schedule that is a spacing of timesteps here, and of those near to it.
+# AUTOMATIC1111's name of a schedule that is a spacing of timesteps here, and its settings.
 SGM_UNIFORM = "sgm_uniform"
-_SGM_UNIFORM = (SGM_UNIFORM, "sgmuniform", "sgm uniform")
-_NEAR_SGM_UNIFORM = ("simple", "turbo", "linear_quadratic")
-_LABELS = {AUTOMATIC: "Automatic", SGM_UNIFORM: "SGM Uniform", **SCHEDULE_TYPES}
+_TRAILING = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
+LABELS = {AUTOMATIC: "Automatic", **SCHEDULE_TYPES, SGM_UNIFORM: "SGM Uniform"}
+_EXACT = {"automatic": AUTOMATIC, "sgmuniform": SGM_UNIFORM}
+# The schedules that come nearest to those of other programs, by their folded names.
+_NEAREST = {
+    "alignyoursteps11": ALIGNED,
+    "alignyoursteps32": ALIGNED,
+    "alignyourstepsgits": ALIGNED,
+    "bongtangent": "beta",
+    "ddim": DEFAULT_SIGMAS,
+    "ddimuniform": DEFAULT_SIGMAS,
+    "kloptimal": "karras",
+    "linearquadratic": SGM_UNIFORM,
+    "normal": DEFAULT_SIGMAS,
+    "polyexponential": "exponential",
+    "simple": SGM_UNIFORM,
+    "turbo": SGM_UNIFORM,
+}
 _FORMATS: dict[str, Literal["png", "jpeg", "webp"]] = {
     "png": "png",
     "jpg": "jpeg",
@@ -59,7 +74,7 @@ class Asked:
 
     Attributes:
         request: the request; its `images` are not set.
-        facts: the facts about the model that draws when the call begins.
+        facts: the facts about all models when the call begins.
         images: number of pictures.
         output: format of the files.
         quality: of JPEG and WebP files, from 0 to 100.
@@ -77,9 +92,21 @@ class Asked:
     ignored: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def model(self) -> Facts:
+        """The facts that hold for the request's model."""
+        return self.facts.for_known(self.request.model)
 
-def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Asked:
+
+def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address: str) -> Asked:
     """Return what a body asks for, without its pictures.
+
+    Args:
+        body: the body.
+        facts: the facts about all models.
+        model: the name of the model for a body that names none.
+        visitor: identifier of the visitor.
+        address: network address of the visitor.
 
     Raises:
         HTTPException: if it names a script or a format that is not here.
@@ -89,10 +116,13 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
     override = dict(body.override_settings or {})
     output = _format(override.pop("samples_format", "png"))
     quality = _quality(override.pop("jpeg_quality", metadata.QUALITY))
-    if override.get("sd_model_checkpoint") == facts.name:
-        del override["sd_model_checkpoint"]
+    text = str(override.pop("sd_model_checkpoint", None) or "")
+    model = checkpoints.find(text, facts) or model
+    all_facts, facts = facts, facts.for_known(model)
     eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
     ignored = [*body.ignored, *(f"override_settings.{name}" for name in override)]
+    if text and checkpoints.find(text, all_facts) is None:
+        ignored.append("override_settings.sd_model_checkpoint")
 
     values = {name: setting.absent_value() for name, setting in SETTINGS.items()}
     settings = {name: getattr(body, field) for field, name in bodies.SETTINGS.items()}
@@ -112,14 +142,16 @@ def asked_of(body: DrawBody, facts: Facts, *, visitor: str, address: str) -> Ask
         ignored.append("eta")
     size, second_run, file_size, replaced_sizes = _sizes(body, facts)
     request = Request(
-        **with_own_names(values | sampling | second_run),
+        **with_own_names(values | sampling | second_run | {"model": model}),
         size=size,
         visitor=visitor,
         address=address,
         previews=True,
     )
     replaced |= replaced_sizes
-    return Asked(request, facts, body.images, output, quality, file_size, tuple(ignored), replaced)
+    return Asked(
+        request, all_facts, body.images, output, quality, file_size, tuple(ignored), replaced
+    )
 
 
 def inputs_of(body: Img2ImgBody, asked: Asked) -> tuple[list[Input], dict[str, Any], list[str]]:
@@ -154,7 +186,7 @@ def inputs_of(body: Img2ImgBody, asked: Asked) -> tuple[list[Input], dict[str, A
     ignored = ["inpainting_fill"] if mask and fill not in (_FILL, _ORIGINAL) else []
     return (
         pictures,
-        {"strength": _strength(body, body.steps, asked.facts), "padding": padding},
+        {"strength": _strength(body, body.steps, asked.model), "padding": padding},
         ignored,
     )
 
@@ -211,46 +243,32 @@ def _is_absent(name: str, value: Any) -> bool:
 
 def _sampling(body: DrawBody, facts: Facts) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings that a sampler and a schedule stand for, and what replaces them."""
-    replaced: dict[str, str] = {}
-    sampler = body.sampler_name or body.sampler_index or ""
+    sampler, replaced = body.sampler_name or body.sampler_index or "", {}
     named, contained_schedule = find_scheduler(sampler)
-    scheduler = named
     if named is None:
-        scheduler, contained_schedule = nearest_scheduler(sampler)
-    if scheduler not in facts.schedulers:
-        scheduler = facts.scheduler if sampler else None
-    if scheduler != named:
-        replaced["sampler_name"] = SAMPLERS.get(scheduler or "", str(scheduler))
-    settings = {"scheduler": scheduler or ""}
+        named, contained_schedule = nearest_scheduler(sampler)
+    scheduler = named if named in facts.schedulers else facts.scheduler if sampler else ""
+    if scheduler not in (find_scheduler(sampler)[0], ""):
+        replaced["sampler_name"] = SAMPLERS.get(scheduler, scheduler)
+
     name = scheduler or facts.scheduler
     options = SCHEDULERS.get(name, SchedulerClass(name)).options
-    sigma_schedules = facts.sigma_schedules if options["sigma_schedule"] else (DEFAULT_SIGMAS,)
-
-    schedule, near_schedule = _schedules(body.scheduler or AUTOMATIC)
-    fits = near_schedule in (AUTOMATIC, *sigma_schedules)
-    if near_schedule == SGM_UNIFORM:
-        fits = options["timestep_spacing"]
-    used_schedule = near_schedule if fits else AUTOMATIC
-    if used_schedule != schedule:
-        replaced["scheduler"] = _LABELS[used_schedule]
-    if used_schedule == SGM_UNIFORM:
-        spacing = {"sigma_schedule": DEFAULT_SIGMAS, "timestep_spacing": "trailing"}
-        return settings | spacing, replaced
-    if used_schedule == AUTOMATIC:
-        automatic = contained_schedule or _AUTOMATIC.get(scheduler or "", "")
-        used_schedule = automatic if automatic in sigma_schedules else ""
-    is_only_one = used_schedule == DEFAULT_SIGMAS and not options["sigma_schedule"]
-    return settings | {"sigma_schedule": "" if is_only_one else used_schedule}, replaced
-
-
-def _schedules(text: str) -> tuple[str | None, str]:
-    """Return the schedule that a text names, None if it is not here, and the nearest one."""
-    folded = text.lower()
-    if folded == AUTOMATIC:
-        return AUTOMATIC, AUTOMATIC
-    schedule = SGM_UNIFORM if folded in _SGM_UNIFORM else find_sigma_schedule(text)
-    near = SGM_UNIFORM if folded in _NEAR_SGM_UNIFORM else nearest_sigma_schedule(text)
-    return schedule, schedule or near or AUTOMATIC
+    available = {AUTOMATIC, DEFAULT_SIGMAS}
+    if options["sigma_schedule"]:
+        available |= {*facts.sigma_schedules}
+    if options["timestep_spacing"]:
+        available.add(SGM_UNIFORM)
+    text = body.scheduler or AUTOMATIC
+    schedule = _EXACT.get(folded(text)) or find_sigma_schedule(text)
+    near = schedule or _NEAREST.get(folded(text), AUTOMATIC)
+    used = near if near in available else AUTOMATIC
+    if used != schedule:
+        replaced["scheduler"] = LABELS[used]
+    if used == AUTOMATIC:
+        automatic = contained_schedule or _AUTOMATIC.get(scheduler, "")
+        used = automatic if automatic in available else ""
+    settings = _TRAILING if used == SGM_UNIFORM else {"sigma_schedule": used}
+    return {"scheduler": scheduler, **settings}, replaced
 
 
 def _strength(body: DrawBody, steps: int | None, facts: Facts) -> float:
@@ -271,20 +289,18 @@ def _sizes(
     Raises:
         RequestError: if one is too small or too large.
     """
-    size = last_size = asked_size = None
-    second_run, replaced = {}, {}
+    asked: dict[str, Size] = {}
     if body.width or body.height:
-        asked_size = body.width or facts.width, body.height or facts.height
-        size = last_size = drawn_size(asked_size, facts)
-        if size != asked_size:
-            replaced["size"] = "{}x{}".format(*size)
+        asked["size"] = body.width or facts.width, body.height or facts.height
     if isinstance(body, Txt2ImgBody) and body.enable_hr:
-        asked_size = _second_size(body, *(asked_size or facts.sizes[0]))
-        last_size = drawn_size(asked_size, facts)
-        second_run = _second_run(body, last_size, facts)
-        if last_size != asked_size:
-            replaced["hr_resize"] = "{}x{}".format(*last_size)
-    return size, second_run, None if last_size == asked_size else asked_size, replaced
+        asked["hr_resize"] = _second_size(body, *asked.get("size", facts.sizes[0]))
+    drawn = {name: drawn_size(size, facts) for name, size in asked.items()}
+    replaced = {name: "{}x{}".format(*size) for name, size in drawn.items() if size != asked[name]}
+    last = next(reversed(asked), "")
+    second_run = {}
+    if isinstance(body, Txt2ImgBody) and body.enable_hr:
+        second_run = _second_run(body, drawn["hr_resize"], facts)
+    return drawn.get("size"), second_run, asked[last] if last in replaced else None, replaced
 
 
 def _second_size(body: Txt2ImgBody, width: int, height: int) -> Size:

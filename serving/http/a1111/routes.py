@@ -22,6 +22,7 @@ from serving.generator import Error, Generator, Image, Pause, Request
 from serving.http import bodies
 from serving.http.a1111 import answers, listings
 from serving.http.a1111.bodies import DrawBody, ExtrasBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
+from serving.http.a1111.checkpoints import Choices
 from serving.http.a1111.faults import A1111Route, PythonError
 from serving.http.a1111.jobs import Job, Jobs
 from serving.http.a1111.requests import Asked, asked_of, inputs_of, single
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 _LISTS: dict[str, Callable[[Facts], Any]] = {
     "embeddings": listings.embeddings,
     "loras": listings.loras,
-    "options": listings.options,
     "samplers": listings.samplers,
     "schedulers": listings.schedulers,
     "sd-models": listings.sd_models,
@@ -88,10 +88,17 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         calls.jobs.skip(keys.visitor(sender))
         return JSONResponse(None)
 
+    @routes.api_route("/options", methods=["GET", "HEAD"])
+    async def options(sender: HttpRequest) -> JSONResponse:
+        facts = generator.facts
+        return JSONResponse(listings.options(facts, calls.models.of(keys.visitor(sender), facts)))
+
     @routes.post("/options")
     async def set_options(sender: HttpRequest) -> JSONResponse:
-        options = await bodies.read(sender, RootModel[dict[str, Any]])
-        listings.check_options(options.root, generator.facts)
+        values = await bodies.read(sender, RootModel[dict[str, Any]])
+        facts, visitor = generator.facts, keys.visitor(sender)
+        model = listings.chosen_model(values.root, facts, calls.models.of(visitor, facts))
+        calls.models.add(visitor, model)
         return JSONResponse(None)
 
     @routes.post("/interrogate")
@@ -104,15 +111,11 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         body = await bodies.read(sender, ExtrasBody)
         raise PythonError("AssertionError", f"could not find upscaler named {body.upscaler_1}")
 
-    @routes.get("/memory")
-    async def memory() -> JSONResponse:
-        return JSONResponse(listings.memory())
-
     for name, listed in _LISTS.items():
         _get(routes, f"/{name}", lambda listed=listed: listed(generator.facts))
-    for name, empty in listings.EMPTY.items():
-        _get(routes, f"/{name}", partial(lambda answer: answer, empty))
-    _get(routes, "/cmd-flags", lambda: listings.FLAGS)
+    for name, fixed in listings.FIXED.items():
+        _get(routes, f"/{name}", partial(lambda answer: answer, fixed))
+    _get(routes, "/memory", listings.memory)
     _get(of_page, "/internal/ping", dict)
     _get(of_page, "/queue/status", lambda: listings.queue(generator.load.waiting))
     for name, answer in listings.UNNEEDED.items():
@@ -142,12 +145,13 @@ class DrawCalls:
         self._generator = generator
         self._keys = keys
         self.jobs = Jobs(generator)
+        self.models = Choices()
         self._encoder = CapacityLimiter(1)  # leaves the processors to the drawing
 
     async def txt2img(self, body: DrawBody, sender: HttpRequest) -> dict[str, Any]:
         """Draw pictures from a prompt, and return the answer."""
         asked = self._asked(body, sender)
-        parts = list(parts_of(asked.request, asked.images, asked.facts.images_per_request))
+        parts = list(parts_of(asked.request, asked.images, asked.model.images_per_request))
         return await while_connected(sender, self._answered("txt2img", body, asked, parts, sender))
 
     async def img2img(self, sender: HttpRequest) -> dict[str, Any]:
@@ -163,19 +167,19 @@ class DrawCalls:
             requests = await while_connected(sender, _opened(request, files, asked, kept))
             if len(requests) == 1:
                 kept.count(0)  # the queue counts it
-                parts = list(parts_of(requests[0], asked.images, asked.facts.images_per_request))
+                parts = list(parts_of(requests[0], asked.images, asked.model.images_per_request))
             else:
                 parts = [single(requests[i % len(requests)], i) for i in range(asked.images)]
             drawing = self._answered("img2img", body, asked, parts, sender)
             return await while_connected(sender, drawing)
 
     def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
-        return asked_of(
-            body,
-            self._generator.facts,
-            visitor=self._keys.visitor(sender),
-            address=address_of(sender),
-        )
+        facts, visitor = self._generator.facts, self._keys.visitor(sender)
+        model = self.models.of(visitor, facts)
+        asked = asked_of(body, facts, model, visitor=visitor, address=address_of(sender))
+        if body.override_settings_restore_afterwards is False:
+            self.models.add(visitor, asked.request.model)
+        return asked
 
     async def _answered(
         self,

@@ -171,7 +171,7 @@ def test_samplers_and_schedules(
         ({"scheduler": "polyexponential"}, ("", ""), {"scheduler": "Automatic"}),
         ({"scheduler": "no such"}, ("", ""), {"scheduler": "Automatic"}),
         ({"sampler_name": "DDIM", "scheduler": "karras"}, ("ddim", ""), {"scheduler": "Automatic"}),
-        ({"sampler_name": "DDIM", "scheduler": "uniform"}, ("ddim", ""), {}),
+        ({"sampler_name": "DDIM", "scheduler": "uniform"}, ("ddim", "default"), {}),
         ({"sampler_name": "DDIM", "scheduler": "Automatic"}, ("ddim", ""), {}),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_refiner_goes_on_where_the_call_says(site: Site):
     for given, share in ((asked, 0.6), ({"refiner_checkpoint": "None"}, 1), ({}, None)):
         body = bodies.Txt2ImgBody.model_validate({"prompt": "a red star"} | given)
         model = replace(site.pipe.facts, refiner="org/refiner")
-        found = requests.asked_of(body, model, visitor="", address="")
+        found = requests.asked_of(body, model, model.name, visitor="", address="")
         assert (found.request.denoising_end, found.ignored) == (share, ())
 
 
@@ -470,8 +470,8 @@ def test_lists(site: Site, api: webuiapi.WebUIApi):
         (api.get_artist_categories, {"detail": "Not Found"}),
     ):
         assert call() == expected
-    for name in listings.EMPTY:
-        assert api.custom_get(name, baseurl=True) == listings.EMPTY[name]
+    for name in listings.FIXED:
+        assert api.custom_get(name, baseurl=True) == listings.FIXED[name]
 
 
 def test_loras_that_are_not_there_are_left_out(site: Site, api: webuiapi.WebUIApi):

@@ -146,7 +146,7 @@ CYANIC = {
     "alwayson_scripts": {},
 }
 MASKED = {"init_images": [canvas()], "mask": canvas(mask="black"), "inpaint_full_res": False}
-ANDROID = {  # numbers as texts, as some of them are written into forms
+TEXTS = {  # as forms have them
     "prompt": "a star",
     "seed": "-1",
     "steps": "20",
@@ -169,7 +169,7 @@ ANDROID = {  # numbers as texts, as some of them are written into forms
         ("img2img", OPENOUTPAINT | MASKED, 2),
         ("txt2img", CYANIC, 1),
         ("img2img", CYANIC | MASKED | {"mask_blur": 0, "inpainting_fill": 1}, 1),
-        ("txt2img", ANDROID, 1),
+        ("txt2img", TEXTS, 1),
     ],
 )
 def test_bodies(site: Site, path: str, body: dict[str, Any], images: int):
