@@ -80,7 +80,7 @@ def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str)
         "infotexts": [metadata.to_text(picture_settings) for picture_settings in settings],
         "styles": [],
         "job_timestamp": timestamp,
-        "clip_skip": 1,
+        "clip_skip": request.clip_skip or model.clip_skip,
         "is_using_inpainting_conditioning": model.needs_mask,
         "version": metadata.PROGRAM,
         # AUTOMATIC1111 has no such fields.

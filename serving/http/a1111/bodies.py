@@ -47,7 +47,6 @@ SETTINGS = {
 }
 # Values of further fields that change nothing. Any other value is ignored too, and reported.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "clip_skip": (1,),
     "comments": ({},),
     "disable_extra_networks": (False,),
     "do_not_save_grid": (False, True),
@@ -89,7 +88,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 # Keys of `override_settings` that are read.
-OPTIONS = ("eta_ddim", "jpeg_quality", "samples_format", "sd_model_checkpoint")
+OPTIONS = (
+    "CLIP_stop_at_last_layers",
+    "eta_ddim",
+    "jpeg_quality",
+    "samples_format",
+    "sd_model_checkpoint",
+)
 
 
 def _option(value: Any) -> Any:
@@ -136,6 +141,7 @@ class DrawBody(_Body):
     sampler_index: _Name | None = None
     scheduler: _Name | None = None
     eta: float | None = None
+    clip_skip: _Whole | None = None
     denoising_strength: _Strength | None = None
     refiner_checkpoint: _Name | None = None
     refiner_switch_at: float | None = None

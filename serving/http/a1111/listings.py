@@ -117,7 +117,7 @@ def options(facts: Facts, model: str) -> dict[str, Any]:
     """Return the options that mean something here; only the model's can be changed."""
     digests = checkpoints.digests(facts)
     return {
-        "CLIP_stop_at_last_layers": 1,
+        "CLIP_stop_at_last_layers": facts.for_known(model).clip_skip,
         "jpeg_quality": metadata.QUALITY,
         "samples_format": "png",
         "sd_checkpoint_hash": digests.get(model, ""),

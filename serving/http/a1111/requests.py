@@ -116,13 +116,10 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
     override = dict(body.override_settings or {})
     output = _format(override.pop("samples_format", "png"))
     quality = _quality(override.pop("jpeg_quality", metadata.QUALITY))
-    text = str(override.pop("sd_model_checkpoint", None) or "")
-    model = checkpoints.find(text, facts) or model
-    all_facts, facts = facts, facts.for_known(model)
+    of_model, ignored = _of_model(body, override, facts, model)
+    all_facts, facts = facts, facts.for_known(of_model["model"])
     eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
-    ignored = [*body.ignored, *(f"override_settings.{name}" for name in override)]
-    if text and checkpoints.find(text, all_facts) is None:
-        ignored.append("override_settings.sd_model_checkpoint")
+    ignored += [*body.ignored, *(f"override_settings.{name}" for name in override)]
 
     values = {name: setting.absent_value() for name, setting in SETTINGS.items()}
     settings = {name: getattr(body, field) for field, name in bodies.SETTINGS.items()}
@@ -142,7 +139,7 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
         ignored.append("eta")
     size, second_run, file_size, replaced_sizes = _sizes(body, facts)
     request = Request(
-        **with_own_names(values | sampling | second_run | {"model": model}),
+        **with_own_names(values | sampling | second_run | of_model),
         size=size,
         visitor=visitor,
         address=address,
@@ -209,6 +206,26 @@ def _refined(body: DrawBody, facts: Facts) -> tuple[float | None, list[str]]:
     if name in _NO_REFINER:
         return None if name is None else 1.0, []
     return body.refiner_switch_at or None, []
+
+
+def _of_model(
+    body: DrawBody, override: dict[str, Any], facts: Facts, model: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that choose the model and its clip skip, and what is ignored.
+
+    They leave the options of the call, `override`.
+    """
+    text = str(override.pop("sd_model_checkpoint", None) or "")
+    chosen = checkpoints.find(text, facts)
+    ignored = ["override_settings.sd_model_checkpoint"] if text and chosen is None else []
+    settings: dict[str, Any] = {"model": chosen or model}
+    clip_skip = override.pop("CLIP_stop_at_last_layers", body.clip_skip)
+    has_layers = facts.for_known(settings["model"]).max_clip_skip > 0
+    if has_layers and isinstance(clip_skip, int | float):
+        settings["clip_skip"] = int(clip_skip)
+    elif clip_skip not in (None, 0, 1):
+        ignored.append("override_settings.CLIP_stop_at_last_layers")
+    return settings, ignored
 
 
 def _refuse_scripts(body: DrawBody) -> None:

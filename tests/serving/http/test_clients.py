@@ -11,12 +11,17 @@ import httpx
 import pytest
 from PIL import Image as Pillow
 
+from serving.http.a1111.bodies import Txt2ImgBody
+from serving.http.a1111.requests import asked_of
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
+from tests.models import MODEL
 from tests.pictures import saved
 from tests.web import Site, serve
+
+CLIP_SKIP = "override_settings.CLIP_stop_at_last_layers"
 
 
 def canvas(mask: str = "") -> str:
@@ -276,6 +281,25 @@ def test_a_picture_is_redrawn_in_one_step_at_least(site: Site, steps: int | None
     answer = httpx.post(f"{site.url}/sdapi/v1/img2img", json=body)
     assert answer.status_code == 200, answer.text
     assert site.pipe.calls[-1]["strength"] == strength
+
+
+@pytest.mark.parametrize(
+    ("body", "drawn", "ignored"),
+    [
+        ({"override_settings": {"CLIP_stop_at_last_layers": 2.0}}, 2, ()),
+        ({"clip_skip": 2}, 2, ()),
+        ({"clip_skip": 1, "override_settings": {"CLIP_stop_at_last_layers": 3}}, 3, ()),
+        ({}, 0, ()),
+        ({"override_settings": {"CLIP_stop_at_last_layers": "two"}}, 0, (CLIP_SKIP,)),
+    ],
+)
+def test_the_layer_that_is_read(body: dict[str, Any], drawn: int, ignored: tuple[str, ...]):
+    read = Txt2ImgBody.model_validate({"prompt": "a"} | body)
+    facts = replace(MODEL, max_clip_skip=12)
+    asked = asked_of(read, facts, facts.name, visitor="", address="")
+    assert (asked.request.clip_skip, asked.ignored) == (drawn, ignored)
+    without = asked_of(read, MODEL, MODEL.name, visitor="", address="")
+    assert (without.request.clip_skip, without.ignored) == (0, (CLIP_SKIP,) if body else ())
 
 
 # --- sizes
