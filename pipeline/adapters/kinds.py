@@ -32,12 +32,12 @@ Arrays = Mapping[Part, np.ndarray]
 # The ends of tensors' names, after the name of a module.
 SUFFIXES: dict[str, Part] = {
     **{part: part for part in PARTS},
-    "lora_A.weight": "lora_down.weight",
+    **dict.fromkeys(("lora_A", "lora_A.weight", "lora_down"), "lora_down.weight"),
     "lora_A.default.weight": "lora_down.weight",
     "lora.down.weight": "lora_down.weight",
     "lora_linear_layer.down.weight": "lora_down.weight",
     "down.weight": "lora_down.weight",  # after old names such as `to_q_lora`
-    "lora_B.weight": "lora_up.weight",
+    **dict.fromkeys(("lora_B", "lora_B.weight", "lora_up"), "lora_up.weight"),
     "lora_B.default.weight": "lora_up.weight",
     "lora.up.weight": "lora_up.weight",
     "lora_linear_layer.up.weight": "lora_up.weight",
@@ -55,6 +55,7 @@ UNSUPPORTED = {
     "oft_r": "OFT",
     "oft_R": "OFT",
     "oft_R.weight": "OFT",
+    "oft_R.scaled_oft": "OFT",
     "boft_R": "BOFT",
     "boft_s": "BOFT",
     "a1.weight": "GLoRA",

@@ -1,9 +1,11 @@
-"""The names of a model's modules in files of adapters, in one table.
+"""The names of a model's modules in files of adapters.
 
-Names are looked up, never rewritten: with underscores in place of dots, a name cannot be split
-again for certain.
+A name is a prefix, which says what network it is of, and the module's name in one of several
+layouts. Module names are looked up, never rewritten: with underscores in place of dots, they cannot
+be split again for certain.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 
 from pipeline.adapters.adapter import Inventory
@@ -11,41 +13,21 @@ from pipeline.checkpoints.original_names import original_unet_names
 
 Module = tuple[str, str]  # network, and the module's name there in diffusers' layout
 
-
-# The prefixes before the names of a network's modules, by the layout of these names: with dots in
-# diffusers' layout (PEFT's and diffusers' files) or in the original one, or with underscores in
-# place of dots in either ("joined": files of kohya's scripts, LyCORIS and OneTrainer).
-# "base_model.model." is PEFT's. Without another prefix, a name may fit several networks.
-PREFIXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "unet": {
-        "diffusers": ("unet.", "base_model.model.unet.", "base_model.model.", ""),
-        "original": ("diffusion_model.",),
-        "joined": ("lora_unet_", "lycoris_unet_", "lycoris_"),
-    },
-    "text_encoder": {
-        "diffusers": (
-            "text_encoder.",
-            "base_model.model.text_encoder.",
-            "base_model.model.",
-            "",
-        ),
-        "original": (),
-        "joined": ("lora_te_", "lora_te1_", "lycoris_te_", "lycoris_te1_", "lycoris_"),
-    },
-    "text_encoder_2": {
-        "diffusers": (
-            "text_encoder_2.",
-            "base_model.model.text_encoder_2.",
-            "base_model.model.",
-            "",
-        ),
-        "original": (),
-        "joined": ("lora_te2_", "lycoris_te2_", "lycoris_"),
-    },
+# The parts of the prefixes before the names of a network's modules. Programs combine them freely,
+# and converters of their files repeat some, as in `lora_unet_unet_`:
+# - `base_model.model.` of PEFT, `lora_` of kohya's scripts, `lycoris_` of LyCORIS;
+# - the networks of diffusers' pipelines, `unet`, `text_encoder` and `text_encoder_2`, and of
+#   kohya's scripts, `te`, `te1` and `te2`;
+# - the networks of ComfyUI, `diffusion_model`, `text_encoders.clip_l.transformer` and so on, where
+#   SD 1 and SDXL have `clip_l`, SD 2 has `clip_h`, and the second encoder of SDXL is `clip_g`;
+# - `text_model.`, which transformers before version 5 had in text encoders.
+# A name without any of the networks may fit several.
+_TEXT = r"base_model\.model\.|lora_|lycoris_|text_encoders[._]|transformer[._]|text_model[._]"
+PREFIXES = {
+    "unet": r"base_model\.model\.|lora_|lycoris_|unet[._]|model[._]|diffusion_model[._]",
+    "text_encoder": rf"{_TEXT}|text_encoder(_1)?[._]|te1?[._]|clip_[lh][._]",
+    "text_encoder_2": rf"{_TEXT}|text_encoder_2[._]|te2[._]|clip_g[._]",
 }
-# transformers before version 5 had this before the names of the text encoders' modules, except
-# `text_projection`.
-TEXT_MODEL = "text_model."
 # Attention's projections had other names in diffusers before version 0.22.
 OLD_PROJECTIONS = {
     "to_q": "to_q_lora",
@@ -59,37 +41,33 @@ OLD_PROJECTIONS = {
 }
 
 
-def module_names(inventory: Inventory) -> dict[str, Module]:
-    """Return every name that a file may use for a module of a model.
+class ModuleNames:
+    """The names that files may use for the modules of a model."""
 
-    A name that would fit several modules is left out.
-    """
-    modules: dict[str, Module] = {}
-    ambiguous_names: set[str] = set()
-    for network, tensors in inventory.items():
-        for name, module in _names(network, tensors):
-            if modules.setdefault(name, (network, module)) != (network, module):
-                ambiguous_names.add(name)
-    for name in ambiguous_names:
-        del modules[name]
-    return modules
+    def __init__(self, inventory: Inventory) -> None:
+        self._names = {
+            network: (re.compile(rf"(?:{PREFIXES[network]})*+"), dict(_spellings(network, tensors)))
+            for network, tensors in inventory.items()
+        }
+
+    def find(self, name: str) -> Module | None:
+        """Return the module of a name; None if there is none, or several."""
+        modules = [
+            (network, modules[rest])
+            for network, (prefix, modules) in self._names.items()
+            if (rest := prefix.sub("", name, count=1)) in modules
+        ]
+        return modules[0] if len(modules) == 1 else None
 
 
-def _names(network: str, tensors: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the names of a network's modules in files, each with its module."""
-    prefixes = PREFIXES[network]
+def _spellings(network: str, tensors: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the names of a network's modules in files, without prefixes, each with its module."""
     modules = dict.fromkeys(name.rpartition(".")[0] for name in tensors)
     originals = original_unet_names(modules) if network == "unet" else {}
     for module in modules:
-        spellings = [module, *_old_projections(module)]
-        if network != "unet":
-            spellings += [TEXT_MODEL + name for name in spellings]
-        for name in spellings:
-            yield from ((prefix + name, module) for prefix in prefixes["diffusers"])
-            yield from ((prefix + _joined(name), module) for prefix in prefixes["joined"])
-        original = originals.get(module, module)
-        yield from ((prefix + original, module) for prefix in prefixes["original"])
-        yield from ((prefix + _joined(original), module) for prefix in prefixes["joined"])
+        for name in (module, originals.get(module, module), *_old_projections(module)):
+            yield name, module
+            yield name.replace(".", "_"), module
 
 
 def _old_projections(module: str) -> Iterator[str]:
@@ -101,7 +79,3 @@ def _old_projections(module: str) -> Iterator[str]:
                 f"{parent}processor.{old_name}",
                 f"{parent}processor.{name}",
             )
-
-
-def _joined(name: str) -> str:
-    return name.replace(".", "_")

@@ -35,7 +35,7 @@ from pipeline.adapters.kinds import (
     Part,
     split,
 )
-from pipeline.adapters.names import Module, module_names
+from pipeline.adapters.names import Module, ModuleNames
 from pipeline.checkpoints.single_file import SUFFIX, UNET_PREFIX
 from pipeline.checkpoints.source import file_on_hub, local_path
 from pipeline.checkpoints.tensors import Tensor, TensorFiles, open_file
@@ -150,11 +150,11 @@ def _grouped(
     tensors: TensorFiles, inventory: Inventory
 ) -> tuple[dict[Module, dict[Part, Tensor]], Faults]:
     """Return the parts of each module's change, and the tensors that are none."""
-    names, faults = module_names(inventory), Faults()
+    names, faults = ModuleNames(inventory), Faults()
     parts: dict[Module, dict[Part, Tensor]] = {}
     for key, tensor in tensors.items():
         name, suffix = split(key)
-        module = names.get(name)
+        module = names.find(name)
         if suffix in UNSUPPORTED:
             kind = UNSUPPORTED[suffix]
             faults[key] = f"is part of {kind}, which is not supported ({SUPPORTED})"

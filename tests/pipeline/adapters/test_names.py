@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 
 from pipeline.adapters.adapter import Shape
-from pipeline.adapters.names import module_names
+from pipeline.adapters.names import ModuleNames
+from pipeline.checkpoints.original_names import original_unet_names
 from pipeline.checkpoints.weights import checkpoint_names, checkpoint_shape, shape_rngs
 from pipeline.families import read_config
 from pipeline.models.clip import CLIPTextEncoder
@@ -83,39 +84,46 @@ NAMES = {
 def test_names_in_published_files_of_sdxl(sdxl: Inventory, name: str) -> None:
     network = {"te1": "text_encoder", "te2": "text_encoder_2"}.get(name.split("_")[1], "unet")
     network = name.partition(".")[0] if "." in name else network
-    assert module_names(sdxl)[name] == (network, NAMES[name])
+    assert ModuleNames(sdxl).find(name) == (network, NAMES[name])
 
 
 def test_names_of_stable_diffusion_1(sd_1: Inventory) -> None:
-    names = module_names(sd_1)
-    assert names["lora_te_text_model_encoder_layers_0_mlp_fc2"] == (
+    find = ModuleNames(sd_1).find
+    assert find("lora_te_text_model_encoder_layers_0_mlp_fc2") == (
         "text_encoder",
         "encoder.layers.0.mlp.fc2",
     )
-    assert names["lora_unet_up_blocks_3_attentions_2_proj_out"] == (
+    assert find("lora_unet_up_blocks_3_attentions_2_proj_out") == (
         "unet",
         "up_blocks.3.attentions.2.proj_out",
     )
-    assert names["base_model.model.text_model.encoder.layers.0.mlp.fc2"][0] == "text_encoder"
+    module = find("base_model.model.text_model.encoder.layers.0.mlp.fc2")
+    assert module == ("text_encoder", "encoder.layers.0.mlp.fc2")
 
 
-def test_every_module_has_a_name_of_its_own_in_every_format(sdxl: Inventory) -> None:
+@pytest.mark.parametrize(
+    ("network", "prefixes"),
+    [
+        ("unet", ("lora_unet_", "unet.", "diffusion_model.", "lycoris_", "base_model.model.")),
+        ("text_encoder", ("lora_te1_", "lora_te_", "text_encoder.", "clip_l.")),
+        ("text_encoder_2", ("lora_te2_", "text_encoder_2.", "clip_g.")),
+    ],
+)
+def test_every_module_has_a_name_of_its_own_in_every_format(
+    sdxl: Inventory, network: str, prefixes: tuple[str, ...]
+) -> None:
     """Underscores in place of dots make no two modules alike."""
-    found = module_names(sdxl)
-    for network, prefixes in {
-        "unet": ("lora_unet_", "unet.", "diffusion_model.", "lycoris_", "base_model.model."),
-        "text_encoder": ("lora_te1_", "lora_te_", "text_encoder."),
-        "text_encoder_2": ("lora_te2_", "text_encoder_2."),
-    }.items():
-        modules = {name.rpartition(".")[0] for name in sdxl[network]}
-        for prefix in prefixes:
-            named = {
-                module
-                for name, (kind, module) in found.items()
-                if kind == network and name.startswith(prefix)
-            }
-            assert named == modules, prefix
+    names = ModuleNames(sdxl)
+    modules = {name.rpartition(".")[0] for name in sdxl[network]}
+    layouts = [{module: module for module in modules}]
+    layouts += [original_unet_names(modules)] if network == "unet" else []
+    for prefix in prefixes:
+        for layout in layouts:
+            for module, name in layout.items():
+                for spelling in (name, name.replace(".", "_")):
+                    assert names.find(prefix + spelling) == (network, module), spelling
 
 
 def test_names_that_fit_both_text_encoders_are_left_out(sdxl: Inventory) -> None:
-    assert "base_model.model.text_model.encoder.layers.0.mlp.fc2" not in module_names(sdxl)
+    name = "base_model.model.text_model.encoder.layers.0.mlp.fc2"
+    assert ModuleNames(sdxl).find(name) is None

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from pipeline.adapters.adapter import Adapter
 from pipeline.adapters.reader import read_adapter
+from pipeline.checkpoints.original_names import original_unet_names
 from pipeline.errors import CheckpointError
 from tests.checkpoints import GOLDEN
 from tools.adapter_files import (
@@ -88,6 +89,68 @@ def test_every_format_changes_the_same_modules_alike(tmp_path: Path, name: str) 
         right = up.reshape(len(up), -1) @ down.reshape(len(down), -1)
         delta = found[f"{network}: {module}.weight"]
         np.testing.assert_allclose(delta.reshape(right.shape), right, rtol=1e-5, atol=1e-6)
+
+
+# The prefixes of each network's modules in files of further programs, and in files that converters
+# made: with dots or with underscores, before names of diffusers' or of the original layout.
+PREFIXES = {
+    "comfyui": (
+        "diffusion_model.",
+        "text_encoders.clip_l.transformer.",
+        "text_encoders.clip_g.transformer.",
+    ),
+    "comfyui short": ("model.diffusion_model.", "clip_l.", "clip_g."),
+    "comfyui shorter": ("unet.", "clip_l.transformer.", "clip_g.transformer."),
+    "onetrainer legacy": ("lora_unet_", "lora_te1_", "lora_te2_"),
+    "peft by network": (
+        "unet.base_model.model.",
+        "text_encoder.base_model.model.",
+        "text_encoder_2.base_model.model.",
+    ),
+    "twice": ("model.model.diffusion_model.", "text_encoder.text_encoder.", "lora_te2_te2_"),
+    "twice joined": ("lora_unet_unet_", "lora_te1_te1_", "lora_te2_text_encoder_2_"),
+    "joined comfyui": (
+        "lora_unet_diffusion_model_",
+        "lora_te1_clip_l_transformer_",
+        "lycoris_te2_",
+    ),
+    "lycoris": ("lycoris_unet_", "lycoris_text_encoder_", "lycoris_text_encoder_2_"),
+    "dots after kohya's prefix": ("lora_unet.", "lora_te1.", "lora_te2."),
+}
+
+
+@pytest.mark.parametrize("layout", ["diffusers", "original"])
+@pytest.mark.parametrize("naming", PREFIXES)
+def test_files_of_other_programs_have_the_same_changes(
+    tmp_path: Path, naming: str, layout: str
+) -> None:
+    drawn = draw_adapter(SDXL, "lora", 11)
+    modules = dict.fromkeys(module for network, module in drawn if network == "unet")
+    originals = original_unet_names(modules) if layout == "original" else {}
+    tensors = {}
+    for (network, module), parts in drawn.items():
+        prefix = dict(zip(SDXL, PREFIXES[naming], strict=True))[network]
+        is_text = network != "unet" and module != "text_projection"
+        name = f"text_model.{module}" if is_text else originals.get(module, module)
+        joined = name.replace(".", "_") if prefix.endswith("_") else name
+        tensors |= {f"{prefix}{joined}.{part}": values for part, values in parts.items()}
+    save_file(tensors, tmp_path / "theirs.safetensors")
+    theirs = deltas(read(tmp_path / "theirs.safetensors"), "SDXL")
+    ours = write_adapter(tmp_path / "ours.safetensors", drawn, "kohya sdxl", SDXL)
+    assert same(theirs, deltas(read(ours), "SDXL"))
+
+
+@pytest.mark.parametrize("ends", [("lora_down", "lora_up"), ("lora_A", "lora_B")])
+def test_factors_without_a_leaf(tmp_path: Path, ends: tuple[str, str]) -> None:
+    names: dict[str, str] = {"lora_down.weight": ends[0], "lora_up.weight": ends[1]}
+    tensors = to_tensors(draw_adapter(SDXL, "lora", 12, unet_only), "kohya sdxl", SDXL)
+    bare = {}
+    for key, values in tensors.items():
+        module, _, part = key.partition(".")
+        bare[f"{module}.{names.get(part, part)}"] = values
+    save_file(tensors, tmp_path / "a.safetensors")
+    save_file(bare, tmp_path / "b.safetensors")
+    assert same(*(deltas(read(tmp_path / f"{name}.safetensors"), "SDXL") for name in "ab"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
