@@ -24,6 +24,7 @@ from pipeline.strict_json import StrictJson, unique_names
 STEMS = ("diffusion_pytorch_model", "model")
 PICKLE_SUFFIXES = (".bin", ".ckpt", ".pt", ".pth", ".pkl", ".msgpack")
 DTYPES = {
+    "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -39,6 +40,11 @@ MAX_STRINGS = 250_000
 MAX_NAME = 1000  # characters of a tensor's name
 MAX_AXES = 8
 METADATA = "__metadata__"
+# ComfyUI's scaled float8: the ends of the names of the weights' scales, and the names of what only
+# products in float8 need.
+SCALES = (".scale_weight", ".weight_scale")
+ONLY_FLOAT8 = re.compile(r"(^|\.)(scaled_fp8|scale_input|input_scale|comfy_quant)$")
+FETCH = "bytes; fetch it again"
 _PICKLE = "pickle, which can run code and is never opened; convert the file to safetensors"
 _PAGE = "a web page in place of the file; a download that needs a login ends so"
 # The beginnings of files in other formats, and what to say of them. The first bytes of a file in
@@ -135,6 +141,7 @@ class Tensor:
     _shard: "_Shard" = field(repr=False)
     _rows: tuple[int, int] | None = None
     _transposed: bool = False
+    _scale: "Tensor | None" = None
 
     @property
     def file(self) -> Path:
@@ -177,12 +184,14 @@ class Tensor:
         return replace(self, shape=self.shape[:2]) if is_pointwise else self
 
     def read(self) -> np.ndarray:
-        """Return a copy of the values, in the file's own dtype.
+        """Return a copy of the values, in the file's own dtype, or scaled in float32.
 
         Raises:
             CheckpointError: if the file cannot be read.
         """
         array = self._shard.read(self.name, self._rows)
+        if self._scale is not None:
+            array = array.astype(np.float32) * np.float32(self._scale.read().item())
         return (array.T if self._transposed else array).reshape(self.shape)
 
 
@@ -192,6 +201,7 @@ class TensorFiles(dict[str, Tensor], contextlib.AbstractContextManager["TensorFi
     Attributes:
         where: the path of the component's folder or file, for messages.
         metadata: the notes in the header of a single file, by key.
+        beside: all tensors of the file that these were selected from.
     """
 
     def __init__(
@@ -200,10 +210,12 @@ class TensorFiles(dict[str, Tensor], contextlib.AbstractContextManager["TensorFi
         tensors: Mapping[str, Tensor],
         resources: contextlib.ExitStack,
         metadata: Mapping[str, str] | None = None,
+        beside: "TensorFiles | None" = None,
     ) -> None:
         super().__init__(tensors)
         self.where = where
         self.metadata = metadata or {}
+        self.beside = self if beside is None else beside
         self._resources = resources
 
     def __exit__(
@@ -221,7 +233,7 @@ class TensorFiles(dict[str, Tensor], contextlib.AbstractContextManager["TensorFi
 
     def selected(self, tensors: Mapping[str, Tensor]) -> "TensorFiles":
         """Return some of the tensors, under new names; the result is the one to close."""
-        return TensorFiles(self.where, tensors, self._resources.pop_all(), self.metadata)
+        return TensorFiles(self.where, tensors, self._resources.pop_all(), self.metadata, self)
 
     def close(self) -> None:
         """Close the files; tensors can no longer be read."""
@@ -267,6 +279,20 @@ def open_file(path: Path, unused: re.Pattern[str] | None = None) -> TensorFiles:
         return TensorFiles(path, shard.tensors(unused), resources.pop_all(), shard.metadata)
 
 
+def _with_scales(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors without the scales of weights, which are multiplied when these are read."""
+    for scale in [tensor for name, tensor in tensors.items() if name.endswith(SCALES)]:
+        weight = tensors.get(f"{scale.name.rpartition('.')[0]}.weight")
+        if weight is None or math.prod(scale.shape) != 1:
+            raise CheckpointError(
+                f"{scale.file}: tensor {scale.name!r} is no scale of a float8 tensor; only float8"
+                " with one scale for each weight is read"
+            )
+        del tensors[scale.name]
+        tensors[weight.name] = replace(weight, dtype=np.dtype(np.float32), _scale=scale)
+    return tensors
+
+
 def read_header(file: BinaryIO) -> bytes:
     """Read the header of a safetensors file, to be parsed as JSON.
 
@@ -275,17 +301,30 @@ def read_header(file: BinaryIO) -> bytes:
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if the header is so large that parsing it would take long.
+        ValueError: if the file ends within the header, or the header is so large that parsing it
+            would take long.
     """
-    length = int.from_bytes(file.read(8), "little")
+    length = int.from_bytes(start := file.read(8), "little")
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"its header has {length} bytes; the most is {MAX_HEADER_BYTES}")
     header = file.read(length)
+    if len(start) < 8 or len(header) < length:
+        raise ValueError(f"it ends within its header, after {len(start) + len(header)} {FETCH}")
     # A quote that ends a string may follow two backslashes, one that begins it none.
     strings = (header.count(b'"') - header.count(b'\\"')) // 2
     if strings > MAX_STRINGS:
         raise ValueError(f"its header has {strings} strings; the most is {MAX_STRINGS}")
     return header
+
+
+def described_size(header: bytes) -> int | None:
+    """Return how many bytes a file with a header should have; None if the header is damaged."""
+    try:
+        entries = json.loads(header)
+        ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != METADATA]
+        return 8 + len(header) + max(ends, default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return None
 
 
 def _list_folder(folder: Path) -> list[str]:
@@ -370,7 +409,7 @@ class _Shard:
         """Return all tensors, in the order of the file, but those whose names match `unused`."""
         tensors: dict[str, Tensor] = {}
         for name, entry in sorted(self._entries.items(), key=lambda item: item[1]["data_offsets"]):
-            if unused is not None and unused.search(name):
+            if ONLY_FLOAT8.search(name) or (unused is not None and unused.search(name)):
                 continue
             dtype = DTYPES.get(entry["dtype"])
             if dtype is None:
@@ -379,7 +418,7 @@ class _Shard:
                     + ", ".join(DTYPES)
                 )
             tensors[name] = Tensor(name, tuple(entry["shape"]), dtype, self)
-        return tensors
+        return _with_scales(tensors)
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> np.ndarray:
         """Return a tensor's values, or the rows from the first number to before the second.
@@ -422,7 +461,13 @@ class _Shard:
             # The library checks the header: its offsets, shapes and dtypes, and the file's length.
             safe_open(self.path, framework="np").__enter__().__exit__(None, None, None)
         except SafetensorError as error:
-            raise self._damaged(textwrap.shorten(str(error), 200)) from error
+            size, described = os.fstat(self._file.fileno()).st_size, described_size(text)
+            reason = textwrap.shorten(str(error).rpartition("deserializing header: ")[2], 200)
+            if isinstance(described, int) and described > size:
+                reason = f"it has {size} of {described} {FETCH}"
+            elif described is not None and described < size:
+                reason = f"its header describes {described} of its {size} bytes"
+            raise self._damaged(reason) from error
         if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
             raise self._damaged("it was replaced while it was opened")
         try:
@@ -445,9 +490,6 @@ class _Shard:
         beginning = os.pread(self._file.fileno(), max(map(len, OTHER_FORMATS)), 0)
         for start, meaning in OTHER_FORMATS.items():
             if beginning.startswith(start):
-                return CheckpointError(
-                    f"{self.path}: not a complete safetensors file: it is {meaning}"
-                )
-        return CheckpointError(
-            f"{self.path}: not a complete safetensors file ({reason}); fetch it again"
-        )
+                return CheckpointError(f"{self.path}: not a safetensors file: it is {meaning}")
+        right = "complete" if reason.endswith(FETCH) else "valid"
+        return CheckpointError(f"{self.path}: not a {right} safetensors file: {reason}")

@@ -82,7 +82,7 @@ def test_truncated(file: Path, length: int) -> None:
 
 def test_bytes_behind_the_end(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"more")
-    assert "not a complete safetensors file" in refusal(file)
+    assert "not a valid safetensors file" in refusal(file)
 
 
 @pytest.mark.parametrize("length", [2**63, 2**40, MAX_HEADER_BYTES + 1])

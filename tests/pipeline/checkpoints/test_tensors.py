@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from pipeline.checkpoints.arrays import copy
 from pipeline.checkpoints.tensors import choose_weight_files, open_tensors
 from pipeline.errors import CheckpointError
+from tests.damaged import DAMAGED
+from tests.original_layout import Entry, write_safetensors
 
 UNET = "unet/diffusion_pytorch_model"
 SHARDS = [f"{UNET}-0000{i}-of-00002.safetensors" for i in (1, 2)]
@@ -132,8 +135,76 @@ def test_truncated_file(folder: Path, kept: int) -> None:
 def test_not_a_safetensors_file(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(
-        CheckpointError, match=r"model\.safetensors: not a complete safetensors file"
+        CheckpointError, match=r"model\.safetensors: not a (valid )?safetensors file"
     ):
+        open_tensors(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            "the first 60 bytes",
+            "complete .*ends within its header, after 60 bytes; fetch it again$",
+        ),
+        ("behind the data", r"complete safetensors file: it has \d+ of \d+ bytes; fetch it again$"),
+        ("bytes that no tensor has", r"valid .*: its header describes \d+ of its \d+ bytes$"),
+        ("no JSON", "valid safetensors file: invalid JSON in header: key must be a string"),
+        ("an unknown dtype", "valid .*unknown variant `F33`"),
+        ("overlap", "valid safetensors file: invalid offset for tensor `a`$"),
+        ("a larger shape", "valid safetensors file: invalid shape, data type, or offset for"),
+    ],
+)
+def test_a_message_says_what_is_broken(folder: Path, damage: str, message: str) -> None:
+    """Only what lacks bytes is worth fetching again."""
+    (folder / "model.safetensors").write_bytes(DAMAGED[damage])
+    with pytest.raises(CheckpointError, match=rf"model\.safetensors: not a {message}"):
+        open_tensors(folder)
+
+
+def test_float64_is_read(folder: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(3, 4))
+    save_file({"a": values}, folder / "model.safetensors")
+    with open_tensors(folder) as tensors:
+        assert tensors["a"].dtype == np.float64
+        result = np.empty((3, 4), np.float32)
+        copy(tensors["a"].read(), result)
+    np.testing.assert_array_equal(result, values.astype(np.float32))
+
+
+def quantized(ends: tuple[str, str], scale: np.ndarray) -> dict[str, Entry]:
+    """Return a weight in ComfyUI's scaled float8, whose products have these marks."""
+    values = {
+        "a.weight": np.array([[1, 2], [3, -4]]).astype(ml_dtypes.float8_e4m3fn),
+        f"a.{ends[0]}": scale,
+        ends[1]: np.zeros(0).astype(ml_dtypes.float8_e4m3fn),
+        "a.scale_input": np.ones(1, np.float32),
+    }
+    return {
+        name: Entry(value.shape, value.dtype, lambda value=value: value)
+        for name, value in values.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "ends", [("scale_weight", "scaled_fp8"), ("weight_scale", "a.comfy_quant")]
+)
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_scaled_float8_is_multiplied(folder: Path, ends: tuple, shape: tuple) -> None:
+    scale = np.full(shape, 0.3, np.float32)
+    write_safetensors(folder / "model.safetensors", quantized(ends, scale))
+    with open_tensors(folder) as tensors:
+        [tensor] = tensors.values()
+        right = np.array([[1, 2], [3, -4]], np.float32) * np.float32(0.3)
+        assert (tensor.name, tensor.dtype) == ("a.weight", np.float32)
+        np.testing.assert_array_equal(tensor.read(), right)
+        np.testing.assert_array_equal(tensor.transposed().read(), right.T)
+
+
+def test_scales_of_blocks_are_refused(folder: Path) -> None:
+    entries = quantized(("weight_scale", "scaled_fp8"), np.ones((2, 1), np.float32))
+    write_safetensors(folder / "model.safetensors", entries)
+    with pytest.raises(CheckpointError, match=r"'a\.weight_scale' is no scale of a float8 tensor;"):
         open_tensors(folder)
 
 
