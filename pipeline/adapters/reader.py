@@ -6,7 +6,7 @@ The shapes of all parts are checked first, then the values are read.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,8 @@ from pipeline.adapters.kinds import (
     split,
 )
 from pipeline.adapters.names import Module, ModuleNames
-from pipeline.checkpoints.single_file import SUFFIX, UNET_PREFIX
+from pipeline.checkpoints.contents import LORA, contents, use_of
+from pipeline.checkpoints.single_file import SUFFIX
 from pipeline.checkpoints.source import file_on_hub, local_path
 from pipeline.checkpoints.tensors import Tensor, TensorFiles, open_file
 from pipeline.errors import CheckpointError
@@ -50,30 +51,6 @@ _CHUNK = 2**20  # bytes that are hashed at a time
 WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "Stable Diffusion XL"}
 # The parts whose second axis is as wide as a module's input.
 _INPUTS = ("lora_down.weight", "hada_w1_b", "diff")
-_CHECKPOINT = "a whole checkpoint; load it as the model instead"
-# Pieces of tensors' names, and the kind of file that has them; the first that occurs decides.
-_MARKS = {
-    "single_transformer_blocks": "an adapter for Flux",
-    "single_blocks": "an adapter for Flux",
-    "double_blocks": "an adapter for Flux",
-    "joint_blocks": "an adapter for Stable Diffusion 3",
-    "lora_te3_": "an adapter for Stable Diffusion 3 or Flux",
-    "transformer.transformer_blocks.": "an adapter for Stable Diffusion 3 or another transformer",
-    "lora_transformer_": "an adapter for Stable Diffusion 3 or another transformer",
-    "motion_modules": "AnimateDiff's motion modules",
-    "lora_controlnet": "a ControlNet",
-    "controlnet_": "a ControlNet",
-    "input_hint_block": "a ControlNet",
-    "image_proj.": "an IP-Adapter",
-    "first_stage_model.": _CHECKPOINT,
-    "cond_stage_model.": _CHECKPOINT,
-    "conditioner.embedders.": _CHECKPOINT,
-    "string_to_param": "an embedding of textual inversion",
-    "emb_params": "an embedding of textual inversion",
-    "clip_g": "an embedding of textual inversion",
-    "decoder.up": "a VAE",
-}
-
 Parts = Mapping[Part, Tensor]
 # Tensors that cannot be used: their names, and reasons that continue a sentence.
 Faults = dict[str, str]
@@ -375,21 +352,10 @@ def likely(shapes: Mapping[str, Shape], inventory: Inventory) -> str:
         shapes: the shape of each tensor in the file.
         inventory: the model's tensors.
     """
-    kind = _marked(shapes) or _other_width(shapes, inventory)
-    return f" The file is likely {kind}." if kind else ""
-
-
-def _marked(keys: Iterable[str]) -> str | None:
-    keys = list(keys)
-    for mark, kind in _MARKS.items():
-        if any(mark in key for key in keys):
-            return kind
-    weight_keys = [key for key in keys if key.endswith((".weight", ".bias")) and not split(key)[1]]
-    if any(key.startswith(UNET_PREFIX) for key in weight_keys):
-        return _CHECKPOINT
-    if 2 * len(weight_keys) > len(keys):
-        return "the weights of a network and not an adapter"
-    return None
+    kind = contents(shapes)
+    if kind in (None, LORA):
+        kind = _other_width(shapes, inventory)
+    return f" The file is likely {kind}{use_of(kind)}." if kind else ""
 
 
 def _other_width(shapes: Mapping[str, Shape], inventory: Inventory) -> str | None:

@@ -22,11 +22,14 @@ class Section:
         prefixes: the prefixes that their names may have; the first that is there is the one.
         rename: returns them by their names in diffusers' layout, from the names behind the prefix.
         unused: pattern of names behind the prefix of tensors that no picture depends on.
+        kinds: the kinds of files that have it, as in `pipeline.checkpoints.contents`; empty for a
+            network that is looked for only in files whose kind is known.
     """
 
     prefixes: tuple[str, ...]
     rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
     unused: re.Pattern[str] | None = None
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ VAE_NAMES = (
     (r"\.mid\.attn_1\.norm\.", ".mid_block.attentions.0.group_norm."),
     (r"\.mid\.attn_1\.([qkv])\.", r".mid_block.attentions.0.to_\1."),
     (r"\.mid\.attn_1\.proj_out\.", ".mid_block.attentions.0.to_out.0."),
+    # Converters leave diffusers' names in the attention: `to_q`, `to_out.0`, `group_norm`.
+    (r"\.mid\.attn_1\.", ".mid_block.attentions.0."),
     (r"\.nin_shortcut\.", ".conv_shortcut."),
     (r"\.norm_out\.", ".conv_norm_out."),
 )
@@ -69,7 +71,7 @@ def original_unet_names(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(names)
     modules = UNET_ENDS | dict(_numbered(names))
-    return {name: _renamed(name, modules, UNET_RESNET) for name in names}
+    return {name: _module_renamed(name, modules, UNET_RESNET) for name in names}
 
 
 def _numbered(names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -97,13 +99,13 @@ def _numbered(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield module, f"{'input' if side == 'down' else 'output'}_blocks.{number}.{inner}{end}"
 
 
-def _renamed(name: str, modules: Mapping[str, str], inner: Mapping[str, str]) -> str:
+def _module_renamed(name: str, modules: Mapping[str, str], inner: Mapping[str, str]) -> str:
     """Return a name with its module renamed, and by `inner` what is in it; else the name."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = modules.get(".".join(parts[:length]))
         if module is not None:
-            rest = _renamed(".".join(parts[length:]), inner, {})
+            rest = _module_renamed(".".join(parts[length:]), inner, {})
             return f"{module}.{rest}".rstrip(".")
     return name
 
@@ -118,7 +120,7 @@ def to_diffusers_unet(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     modules = {original: module for module, original in UNET_ENDS.items()} | _unet_modules(tensors)
     inner = {original: name for name, original in UNET_RESNET.items()}
-    return _collected((_renamed(name, modules, inner), tensors[name]) for name in tensors)
+    return renamed((_module_renamed(name, modules, inner), tensors[name]) for name in tensors)
 
 
 def _unet_modules(names: Iterable[str]) -> dict[str, str]:
@@ -163,7 +165,7 @@ def to_diffusers_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     top = max((int(match[1]) for name in tensors if (match := VAE_UP.match(name))), default=0)
     pairs = ((_diffusers_vae_name(name, top), tensor) for name, tensor in tensors.items())
-    return _collected(
+    return renamed(
         (name, tensor.squeezed() if ".attentions." in name else tensor) for name, tensor in pairs
     )
 
@@ -185,9 +187,7 @@ def to_diffusers_tiny_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: if two tensors have the same name there.
     """
-    return _collected(
-        (re.sub(r"^(\d{1,4})\.", _tiny_name, name), tensors[name]) for name in tensors
-    )
+    return renamed((re.sub(r"^(\d{1,4})\.", _tiny_name, name), tensors[name]) for name in tensors)
 
 
 def _tiny_name(number: re.Match[str]) -> str:
@@ -196,7 +196,7 @@ def _tiny_name(number: re.Match[str]) -> str:
 
 def to_diffusers_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of CLIP's text encoder, which have transformers' names in both layouts."""
-    return _collected((name.removeprefix("transformer."), tensors[name]) for name in tensors)
+    return renamed((name.removeprefix("transformer."), tensors[name]) for name in tensors)
 
 
 def to_diffusers_open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -208,7 +208,7 @@ def to_diffusers_open_clip(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: if a tensor cannot be divided, or two have the same name there.
     """
-    return _collected(
+    return renamed(
         pair for name, tensor in tensors.items() for pair in _from_open_clip(name, tensor)
     )
 
@@ -223,7 +223,12 @@ def _from_open_clip(original: str, tensor: Tensor) -> Iterator[tuple[str, Tensor
         yield name, tensor.transposed() if original == "text_projection" else tensor
 
 
-def _collected(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+def renamed(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Return tensors by their new names.
+
+    Raises:
+        CheckpointError: if two tensors have the same name.
+    """
     tensors: dict[str, Tensor] = {}
     for name, tensor in pairs:
         if name in tensors:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipeline.checkpoints.checkpoint import Checkpoint, Component, FetchOptions, Section
 from pipeline.checkpoints.folder import find_component, list_folder, open_folder
 from pipeline.checkpoints.single_file import (
+    OTHER_FORMATS,
     SUFFIX,
     check_is_safetensors,
     open_section,
     open_single_file,
 )
-from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -135,14 +135,14 @@ def file_on_hub(model: str) -> HubFile | None:
     """Return the file on the Hub that a name such as `owner/name/folder/file.safetensors` means."""
     owner, name, *path = [*model.split("/"), "", ""][: max(2, model.count("/") + 1)]
     whole = path and not {"", ".", ".."} & {owner, name, *path} and not owner.startswith("~")
-    if whole and model.lower().endswith((SUFFIX, *PICKLE_SUFFIXES)):
+    if whole and model.lower().endswith((SUFFIX, *OTHER_FORMATS)):
         return HubFile(f"{owner}/{name}", "/".join(path))
     return None
 
 
 def _check_not_a_file(model: str) -> None:
     """Refuse the name of a file that is neither here nor, by its form, on the Hub."""
-    if model.lower().endswith((SUFFIX, *PICKLE_SUFFIXES)):
+    if model.lower().endswith((SUFFIX, *OTHER_FORMATS)):
         raise CheckpointError(
             f"{model}: no such file; on the Hub it would be owner/name/file{SUFFIX}"
         )

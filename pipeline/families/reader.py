@@ -172,7 +172,8 @@ class FamilyReader:
         family = self._recognise(folder, index)
         scheduler, networks, force_zeros = self._read_index(index, family)
         recipe = self.recipe if self.recipe and self.recipe.family == family.name else None
-        forced_settings = {**family.forced_scheduler_settings, **scheduler_settings}
+        marked_settings = self._unet_settings() or scheduler_settings
+        forced_settings = {**family.forced_scheduler_settings, **marked_settings}
         return Config(
             family=family,
             networks={part.name: self._read_network(folder, part, family) for part in networks},
@@ -194,6 +195,16 @@ class FamilyReader:
             recipe=recipe,
             defaults=self.defaults.settings,
         )
+
+    def _unet_settings(self) -> dict[str, Any]:
+        """Return the settings of the scheduler that the file of another UNet says; empty if none.
+
+        A UNet that says nothing is drawn as the checkpoint's own.
+        """
+        if self.unet is None or self.unet.config is not None:
+            return {}
+        with self.unet.open() as tensors:
+            return scheduler_settings(tensors.beside)
 
     def _with_tiny_vae(self, config: Config, where: Path) -> Config:
         if self.tiny_vae is None:

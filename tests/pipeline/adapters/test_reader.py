@@ -469,22 +469,44 @@ def test_another_familys_file_names_the_family(
 @pytest.mark.parametrize(
     ("key", "kind"),
     [
-        ("lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "Flux"),
-        ("transformer.single_transformer_blocks.0.attn.to_q.lora_A.weight", "Flux"),
-        ("lora_unet_joint_blocks_0_x_block_attn_qkv.lora_down.weight", "Stable Diffusion 3"),
-        ("transformer.transformer_blocks.0.attn.to_q.lora_A.weight", "Stable Diffusion 3"),
-        ("model.diffusion_model.input_blocks.0.0.weight", "a whole checkpoint"),
-        ("down_blocks.0.resnets.0.conv1.weight", "the weights of a network"),
-        ("clip_g", "an embedding of textual inversion"),
-        ("decoder.up.0.block.0.conv1.weight", "a VAE"),
+        ("lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", "a LoRA for FLUX."),
+        ("transformer.single_transformer_blocks.0.attn.to_q.lora_A.weight", "a LoRA for FLUX."),
+        (
+            "lora_unet_joint_blocks_0_x_block_attn_qkv.lora_down.weight",
+            "a LoRA for Stable Diffusion 3.",
+        ),
+        (
+            "transformer.transformer_blocks.0.attn.to_q.lora_A.weight",
+            "a LoRA for Stable Diffusion 3 or another transformer.",
+        ),
+        (
+            "conditioner.embedders.1.model.ln_final.bias",
+            "a whole checkpoint; MODEL_ID names it, or copy it into MODEL_DIR.",
+        ),
+        ("model.diffusion_model.input_blocks.0.0.weight", "a UNet without text encoders; UNET_ID"),
+        ("down_blocks.0.resnets.0.conv1.weight", "a UNet without text encoders; UNET_ID"),
+        ("clip_g", "a textual inversion; copy it into EMBEDDING_DIR."),
+        ("decoder.up.0.block.0.conv1.weight", "a VAE; VAE_ID names it"),
+        ("controlnet_down_blocks.0.weight", "a ControlNet."),
+        ("image_proj.proj.weight", "an IP-Adapter or another adapter for image prompts."),
     ],
 )
 def test_other_kinds_of_files(tmp_path: Path, key: str, kind: str) -> None:
     save_file({key: np.ones((2, 2), np.float32)}, tmp_path / "a.safetensors")
     message = refusal(tmp_path / "a.safetensors")
     assert repr(key) in message
-    assert "The file is likely" in message
-    assert kind in message
+    assert f"The file is likely {kind}" in message
+
+
+def test_a_fault_of_one_tensor_makes_a_lora_no_other_kind(tmp_path: Path) -> None:
+    """The names of ComfyUI's text encoders are parts of an embedding's names."""
+
+    def change(tensors) -> None:
+        tensors["clip_g.mystery.lora_down.weight"] = np.ones((2, 2), np.float32)
+
+    message = refusal(changed(tmp_path, change))
+    assert "1 of 13 tensors cannot be used" in message
+    assert "likely" not in message
 
 
 def test_a_file_without_tensors(tmp_path: Path) -> None:

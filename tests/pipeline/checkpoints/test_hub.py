@@ -398,10 +398,22 @@ def test_a_network_by_itself_is_named(tmp_path: Path, from_hub: bool) -> None:
 
 
 def test_file_of_another_kind(tmp_path: Path) -> None:
-    path = tmp_path / "sd_xl_base_1.0.gguf"
+    path = tmp_path / "sd_xl_base_1.0.txt"
     path.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"is a file; .* folder in diffusers' layout"):
         read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("end", "name"), [("gguf", "this is GGUF"), ("onnx", "this is ONNX"), ("sft", "rename it")]
+)
+@pytest.mark.parametrize("source", ["model", "owner/name/model"])
+def test_file_of_another_format(tmp_path: Path, source: str, end: str, name: str) -> None:
+    if "/" not in source:
+        source = str(tmp_path / source)
+        Path(f"{source}.{end}").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=rf"model\.{end}: only safetensors .* {name}"):
+        read(f"{source}.{end}")
 
 
 def test_folder_with_a_file_missing(folder: Path) -> None:

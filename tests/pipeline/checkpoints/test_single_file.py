@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from pipeline.checkpoints.checkpoint import Checkpoint
@@ -19,8 +21,9 @@ from pipeline.checkpoints.weights import modern_name
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
 from pipeline.families.single_files import KINDS
+from pipeline.runtime.loading import find_networks
 from tests.checkpoints import GOLDEN
-from tests.original_layout import EMA_FACTOR, export
+from tests.original_layout import EMA_FACTOR, Entry, export, write_safetensors
 from tests.single_files import thin_file, thin_folder
 
 NAMES = sorted(path.parent.name for path in GOLDEN.glob("*/checkpoint"))
@@ -133,6 +136,18 @@ def test_a_moving_average_that_is_not_there(folder: Path, file: Path, tmp_path: 
         "sqrt_recipm1_alphas_cumprod",
         "posterior_mean_coef1",
         "denoiser.sigmas",
+        "denoiser.log_sigmas",
+        "model_sampling.sigmas",
+        "epoch",
+        "embedding_manager.embedder.transformer.text_model.final_layer_norm.bias",
+        "safety_checker.concept_embeds",
+        "model_ema.first_stage_modeldecoderconv_inweight",
+        "cond_stage_model.transformer.vision_model.embeddings.class_embedding",
+        "cond_stage_model.transformer.visual_projection.weight",
+        "model.diffusion_model.transformer.position_ids",
+        "model.alphas_cumprod",
+        "cond_stage_model.attn_mask",
+        "conditioner.embedders.1.logit_scale",
         "loss.logvar",
         "first_stage_model.loss.discriminator.main.0.weight",
         "model_ema.num_updates",
@@ -151,6 +166,116 @@ def test_tensors_without_effect_are_dropped(file: Path, name: str, tmp_path: Pat
             )
 
 
+def parameters(file: Path) -> dict[str, np.ndarray]:
+    """Return the parameters of all networks in a file, as the devices would get them."""
+    pending = find_networks(read(file), np.dtype(np.float32))
+    return {
+        f"{network}: {path}": value
+        for network, weights in pending.items()
+        for path, value in weights.read(dict(nnx.to_flat_state(nnx.state(weights.module))))
+    }
+
+
+ATTENTION = {
+    "q": "to_q",
+    "k": "to_k",
+    "v": "to_v",
+    "proj_out": "to_out.0",
+    "norm": "group_norm",
+}
+
+
+def with_modern_attention(name: str) -> str:
+    """Return the name that converters give to a tensor of the VAE's attention."""
+    before, mark, rest = name.partition(".mid.attn_1.")
+    part, dot, leaf = rest.partition(".")
+    return f"{before}{mark}{ATTENTION.get(part, part)}{dot}{leaf}"
+
+
+# What other programs write in place of a tensor's usual name.
+RENAMINGS: dict[str, tuple[str, Callable[[str], str]]] = {
+    "UNet twice in a model": (
+        "sd_1",
+        lambda name: re.sub(r"^model\.d", "model.model.d", name),
+    ),
+    "UNet in no model": ("sd_1", lambda name: re.sub(r"^model\.d", "d", name)),
+    "UNet without a prefix": (
+        "sd_1",
+        lambda name: name.removeprefix("model.diffusion_model."),
+    ),
+    "VAE's attention as in diffusers": ("sd_1", with_modern_attention),
+    "VAE by another prefix": ("sd_1", lambda name: name.replace("first_stage_model.", "vae.")),
+    "CLIP without its text_model": ("sd_1", lambda name: name.replace(".text_model.", ".")),
+    "OpenCLIP of sd_turbo": (
+        "sd_2_base",
+        lambda name: name.replace("cond_stage_model.", "conditioner.embedders.0."),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a file of each kind that `RENAMINGS` names."""
+    scratch = tmp_path_factory.mktemp("kinds")
+    return {
+        kind: thin_file(thin_folder(scratch / kind, kind), scratch / f"{kind}.safetensors")
+        for kind in ("sd_1", "sd_2_base", "sdxl")
+    }
+
+
+def same_parameters(one: Path, other: Path) -> None:
+    ours, theirs = parameters(one), parameters(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(theirs[name], value)
+
+
+@pytest.mark.parametrize("naming", RENAMINGS)
+def test_other_names_give_the_same_parameters(
+    files: dict[str, Path], naming: str, tmp_path: Path
+) -> None:
+    kind, rename = RENAMINGS[naming]
+    tensors = load_file(files[kind])
+    renamed = {rename(name): value for name, value in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    save_file(renamed, tmp_path / "theirs.safetensors")
+    same_parameters(files[kind], tmp_path / "theirs.safetensors")
+
+
+def test_scaled_float8_gives_the_parameters_of_its_products(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    """The weights of the UNet and of a text encoder have scales, as ComfyUI writes them."""
+    entries, products = {}, {}
+    for name, value in load_file(files["sdxl"]).items():
+        is_scaled = name.endswith(".weight") and value.ndim > 1 and "first_stage" not in name
+        entries[name], products[name] = value, value.astype(np.float32)
+        if is_scaled:
+            entries[name] = value.astype(ml_dtypes.float8_e4m3fn)
+            scale = np.float32(0.5)
+            entries[name.removesuffix("weight") + "scale_weight"] = np.asarray(scale)
+            products[name] = entries[name].astype(np.float32) * scale
+    entries["model.diffusion_model.scaled_fp8"] = np.zeros(2).astype(ml_dtypes.float8_e4m3fn)
+    write_safetensors(
+        tmp_path / "scaled.safetensors",
+        {
+            name: Entry(value.shape, value.dtype, lambda value=value: value)
+            for name, value in entries.items()
+        },
+    )
+    save_file(products, tmp_path / "products.safetensors")
+    same_parameters(tmp_path / "scaled.safetensors", tmp_path / "products.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["sdxl", "sd_2_base"])
+def test_position_ids_of_open_clip_are_dropped(
+    files: dict[str, Path], kind: str, tmp_path: Path
+) -> None:
+    prefix = {"sdxl": "conditioner.embedders.1.", "sd_2_base": "cond_stage_model."}[kind]
+    ids = {f"{prefix}model.transformer.text_model.embeddings.position_ids": np.arange(77)[None]}
+    same_parameters(files[kind], changed(files[kind], tmp_path / "ids.safetensors", more=ids))
+
+
 def test_unknown_tensors_are_named(file: Path, tmp_path: Path) -> None:
     more = {f"adapter.{leaf}": np.ones(3, np.float32) for leaf in ("weight", "bias")}
     odd = changed(file, tmp_path / "odd.safetensors", more=more)
@@ -163,13 +288,13 @@ def test_unknown_tensors_are_named(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        (r"first_stage_model\.", r"the vae is missing \(no tensors first_stage_model\.\* or vae\."),
+        (r"first_stage_model\.", r"the vae is missing \(no tensors .* or vae\.\*\); VAE_ID names"),
         (
             r"cond_stage_model\.",
-            r"the text encoder is missing .*cond_stage_model.*; expected a che",
+            r"this is a UNet without text encoders; UNET_ID names it, and MODEL_ID a checkpoint",
         ),
-        (r"model\.|model_ema\.", r"the unet is missing \(no tensors model\.diffusion_model\."),
-        (r"(?!first_stage_model\.)", r"unknown contents \(first tensor: first_stage_model"),
+        (r"model\.|model_ema\.", r"the unet is missing \(no .*on_model\.\*\); UNET_ID names one"),
+        (r"(?!first_stage_model\.)", r"this is a VAE; VAE_ID names it, and MODEL_ID a whole"),
         (r"model\.diffusion_model\.time_embed\.0\.weight", r"not built as .*time_embedding\.lin"),
         (r"first_stage_model\.encoder\.down\.2\.", r"vae is not built as .*down_blocks\.2"),
     ],
@@ -264,7 +389,7 @@ def test_thirds_of_a_tensor_read_their_own_rows(tmp_path: Path) -> None:
 
 
 def write_raw(file: Path, name: str, values: np.ndarray) -> None:
-    from tests.original_layout import DTYPES, Entry, write_safetensors
+    from tests.original_layout import DTYPES
 
     DTYPES[np.dtype(ml_dtypes.float8_e5m2)] = "F8_E5M2"
     write_safetensors(file, {name: Entry(values.shape, values.dtype, lambda: values)})

@@ -1,7 +1,8 @@
-"""A VAE that replaces a checkpoint's own."""
+"""A VAE or a UNet that replaces a checkpoint's own."""
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipeline import SDXLPipeline
-from pipeline.checkpoints.checkpoint import Checkpoint
+from pipeline.checkpoints.checkpoint import Checkpoint, Section
 from pipeline.checkpoints.source import fetch, fetch_component
+from pipeline.checkpoints.tensors import open_tensors
 from pipeline.errors import CheckpointError
 from pipeline.families import FamilyReader
-from pipeline.families.single_files import CONFIGS, VAE_FILE
+from pipeline.families.single_files import CONFIGS, UNET_FILE, VAE_FILE
 from pipeline.images import metadata
 from tests.checkpoints import EXECUTABLES, GOLDEN, change_json, copy_checkpoint
 from tests.single_files import thin_file, thin_folder, write_weights
@@ -109,6 +111,102 @@ def test_the_checkpoints_own_is_not_needed(thin: Path, other: Path, tmp_path: Pa
     np.testing.assert_array_equal(
         value(read(tmp_path / "part.safetensors", vae)), value(read(file, vae))
     )
+
+
+UNET_START = "model.diffusion_model."
+UNET_KEY = "mid_block.resnets.0.conv1.weight"
+
+
+@pytest.fixture(scope="module")
+def xl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return thin_folder(tmp_path_factory.mktemp("xl") / "folder", "sdxl")
+
+
+def unet_file(model: Path, file: Path, prefix: str, notes: dict, *marks: str) -> Path:
+    """Write a checkpoint's UNet alone, as ComfyUI's ModelSave and others do."""
+    if not (whole_file := model.with_suffix(".safetensors")).exists():
+        thin_file(model, whole_file)
+    whole = load_file(whole_file)
+    unet = {
+        prefix + name.removeprefix(UNET_START): values
+        for name, values in whole.items()
+        if name.startswith(UNET_START)
+    }
+    save_file(unet | {name: np.zeros(0, np.float32) for name in marks}, file, metadata=notes)
+    return file
+
+
+@pytest.mark.parametrize(
+    "prefix", [UNET_START, "", "diffusion_model.", "model.model.diffusion_model."]
+)
+@pytest.mark.parametrize(
+    ("marks", "notes", "right"),
+    [
+        ((), {}, ("epsilon", False)),
+        (("v_pred",), {}, ("v_prediction", False)),
+        (("v_pred", "ztsnr"), {}, ("v_prediction", True)),
+        ((f"{UNET_START}v_pred", f"{UNET_START}ztsnr"), {}, ("v_prediction", True)),
+        ((), {"modelspec.prediction_type": "v"}, ("v_prediction", False)),
+    ],
+)
+def test_a_unet_says_what_it_predicts(
+    xl: Path, prefix: str, marks: tuple, notes: dict, right: tuple, tmp_path: Path
+) -> None:
+    file = unet_file(xl, tmp_path / "unet.safetensors", prefix, notes, *marks)
+    unet = fetch_component(str(file), "unet", UNET_FILE)
+    checkpoint = fetch(str(xl), None, FamilyReader(unet=unet))
+    scheduler = checkpoint.config.scheduler
+    assert (scheduler.prediction_type, scheduler.betas.zero_snr) == right
+    with checkpoint.tensors("unet") as ours, open_tensors(xl / "unet") as theirs:
+        assert ours.keys() == theirs.keys()
+        np.testing.assert_array_equal(ours[UNET_KEY].read(), theirs[UNET_KEY].read())
+
+
+def test_a_unet_that_says_nothing_is_drawn_as_the_checkpoints_own(xl: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(xl, tmp_path / "v")
+    change_json(model / "scheduler/scheduler_config.json", prediction_type="v_prediction")
+    for notes, right in (({}, "v_prediction"), ({"modelspec.predict_key": "epsilon"}, "epsilon")):
+        file = unet_file(xl, tmp_path / "unet.safetensors", "", notes)
+        unet = fetch_component(str(file), "unet", UNET_FILE)
+        checkpoint = fetch(str(model), None, FamilyReader(unet=unet))
+        assert checkpoint.config.scheduler.prediction_type == right
+
+
+def test_a_unet_of_diffusers_names_with_a_prefix(xl: Path, tmp_path: Path) -> None:
+    """A pipeline's tensors in one file have the network before their names."""
+    [weights] = (xl / "unet").glob("*.safetensors")
+    leftovers = {"model_ema.decay": np.ones(1, np.float32), "loss.logvar": np.ones(1, np.float32)}
+    for prefix in ("unet.", ""):
+        tensors = {prefix + name: values for name, values in load_file(weights).items()}
+        save_file(tensors | leftovers, tmp_path / "unet.safetensors")
+        unet = fetch_component(str(tmp_path / "unet.safetensors"), "unet", UNET_FILE)
+        with fetch(str(xl), None, FamilyReader(unet=unet)).tensors("unet") as ours:
+            assert ours.keys() == load_file(weights).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "section", "message"),
+    [
+        ("edm_mean", "unet", UNET_FILE, r"this is Playground 2\.5; expected a UNet"),
+        ("edm_vpred.sigma_max", "unet", UNET_FILE, "this is CosXL; expected a UNet"),
+        ("decoder.conv_in.bias", "unet", UNET_FILE, "this is a VAE; .*; VAE_ID names it"),
+        ("controlnet_down_blocks.0.bias", "unet", UNET_FILE, "this is a ControlNet; expected"),
+        ("conv_in.lora_A.weight", "unet", UNET_FILE, "a LoRA; .*; copy it into LORA_DIR"),
+        ("double_blocks.0.img_attn.norm.key_norm.scale", "unet", UNET_FILE, "this is FLUX;"),
+        ("input_blocks.0.0.bias", "vae", VAE_FILE, "a UNet without text encoders; expected a VAE"),
+        ("1.weight", "vae", VAE_FILE, "this is a tiny VAE; .*; TINY_VAE names it"),
+        ("text_model.embeddings.token_embedding.weight", "vae", VAE_FILE, "a text encoder;"),
+        ("body.0.rdb1.conv1.bias", "vae", VAE_FILE, "this is an upscaler; expected a VAE"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(
+    xl: Path, name: str, network: str, section: Section, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "other.safetensors"
+    save_file({name: np.ones(4, np.float32)}, file)
+    component = fetch_component(str(file), network, section)
+    with pytest.raises(CheckpointError, match=rf"other\.safetensors: .*{message}"):
+        fetch(str(xl), None, replace(FamilyReader(), **{network: component}))
 
 
 @pytest.mark.parametrize(

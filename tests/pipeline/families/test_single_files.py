@@ -8,6 +8,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipeline import SDXLPipeline
+from pipeline.checkpoints.checkpoint import Section
+from pipeline.checkpoints.single_file import open_section
 from pipeline.checkpoints.source import fetch
 from pipeline.checkpoints.tensors import open_file
 from pipeline.errors import CheckpointError
@@ -31,24 +33,31 @@ CONTEXT = f"{UNET}input_blocks.2.1.transformer_blocks.0.attn2.to_k.weight"
 LAST_NORM = f"{UNET}output_blocks.11.1.transformer_blocks.0.norm1.bias"
 OPEN_CLIP = "model.transformer.resblocks.9.mlp.c_proj.bias"
 SD_1_TEXT = {"cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": (9, 4)}
+SD_2_TEXT = {f"cond_stage_model.{OPEN_CLIP}": (4,)}
 SDXL_TEXT = {f"conditioner.embedders.1.{OPEN_CLIP}": (4,)}
 REFINER_TEXT = {f"conditioner.embedders.0.{OPEN_CLIP}": (4,)}
 
 
+# All tensors of a file, by the usual names.
+WHOLE_FILE = Section(("",))
+
+
+def arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return tensors, each given by its values or its shape."""
+    return {
+        name: np.zeros(x, np.float32) if isinstance(x, tuple) else np.asarray(x)
+        for name, x in tensors.items()
+    }
+
+
 def made(file: Path, tensors: dict[str, Any]) -> Path:
     """Write tensors, each given by its values or its shape."""
-    save_file(
-        {
-            name: np.zeros(x, np.float32) if isinstance(x, tuple) else np.asarray(x)
-            for name, x in tensors.items()
-        },
-        file,
-    )
+    save_file(arrays(tensors), file)
     return file
 
 
 def kind_of(tmp_path: Path, tensors: dict[str, Any]) -> str:
-    with open_file(made(tmp_path / "one.safetensors", tensors)) as found:
+    with open_section(made(tmp_path / "one.safetensors", tensors), WHOLE_FILE) as found:
         return recognise_file(found).name
 
 
@@ -57,8 +66,13 @@ def kind_of(tmp_path: Path, tensors: dict[str, Any]) -> str:
     [
         ({FIRST: (8, 4, 3, 3), **SD_1_TEXT}, "Stable Diffusion 1"),
         ({FIRST: (8, 4, 3, 3), CONTEXT: (8, 768), **SD_1_TEXT}, "Stable Diffusion 1"),
-        ({FIRST: (8, 4, 3, 3), CONTEXT: (8, 1024)}, "Stable Diffusion 2"),
-        ({CONTEXT: (8, 1024), "global_step": np.int64(875000)}, "Stable Diffusion 2 base"),
+        ({FIRST: (8, 4, 3, 3), CONTEXT: (8, 1024), **SD_2_TEXT}, "Stable Diffusion 2"),
+        ({FIRST: (8, 4, 3, 3), CONTEXT: (8, 1024), **REFINER_TEXT}, "Stable Diffusion 2"),
+        ({FIRST: (8, 9, 3, 3), CONTEXT: (8, 1024), **SD_2_TEXT}, "Stable Diffusion 2 base"),
+        (
+            {CONTEXT: (8, 1024), "global_step": np.int64(875000), **SD_2_TEXT},
+            "Stable Diffusion 2 base",
+        ),
         ({FIRST: (8, 4, 3, 3), **SDXL_TEXT}, "Stable Diffusion XL"),
         ({FIRST: (8, 4, 3, 3), **REFINER_TEXT}, "the refiner of Stable Diffusion XL"),
     ],
@@ -88,9 +102,15 @@ def test_inpainting_models_are_of_the_same_kinds(tmp_path: Path) -> None:
         ({"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": (4, 4)}, "LoRA"),
         ({"unet.down_blocks.0.attentions.0.proj_in.lora_A.weight": (4, 4)}, "LoRA"),
         ({"emb_params": (2, 768)}, "textual inversion"),
-        ({FIRST: (8, 4, 3, 3)}, "the text encoder is missing"),
-        ({"down_blocks.0.resnets.0.conv1.bias": (4,)}, "a UNet in diffusers' layout alone"),
-        ({"decoder.conv_in.bias": (4,)}, "a VAE alone"),
+        ({FIRST: (8, 4, 3, 3), f"{UNET}edm_mean": (4,), **SDXL_TEXT}, "Playground 2.5"),
+        ({FIRST: (8, 4, 3, 3)}, "a UNet without text encoders; UNET_ID names it, and MODEL_ID"),
+        ({FIRST.removeprefix(UNET): (8, 4, 3, 3)}, "a UNet without text encoders; UNET_ID"),
+        ({"down_blocks.0.resnets.0.conv1.bias": (4,)}, "a UNet without text encoders; UNET_ID"),
+        ({"decoder.conv_in.bias": (4,)}, "a VAE; VAE_ID names it"),
+        ({"1.weight": (4,)}, "a tiny VAE; TINY_VAE names it"),
+        ({"emb_params": (2, 768)}, "a textual inversion; copy it into EMBEDDING_DIR"),
+        ({"unet.conv_in.lora_A.weight": (2, 4)}, "a LoRA; copy it into LORA_DIR"),
+        ({f"{UNET}layers.0.attention.qkv.weight": (8, 8)}, "Lumina 2 or Z-Image; expected a"),
         ({"weight": (4,)}, r"unknown contents \(first tensor: weight\); expected a checkpoint of"),
     ],
 )
@@ -202,13 +222,76 @@ def test_a_mark_chooses_the_prediction(marks: list[str], tmp_path: Path) -> None
     assert (chosen.name, chosen.prediction_type) == ("ddim", scheduler.prediction_type)
 
 
-def test_marks_replace_the_schedulers_settings(tmp_path: Path) -> None:
-    marks = {"v_pred": (0,), "ztsnr": (0,)}
-    with open_file(made(tmp_path / "one.safetensors", {"a": (1,), **marks})) as found:
-        assert scheduler_settings(found) == {
-            "prediction_type": "v_prediction",
-            "rescale_betas_zero_snr": True,
-        }
+V_MARK, ZERO_SNR_MARK = {"v_pred": (0,)}, {"v_pred": (0,), "ztsnr": (0,)}
+SD_2_UNET = {CONTEXT: (8, 1024), LAST_NORM: np.array([0.05, -0.05], "f")}
+V = {"prediction_type": "v_prediction"}
+EPSILON = {"prediction_type": "epsilon"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "notes", "right"),
+    [
+        ({}, {}, {}),
+        (V_MARK, {}, V | {"rescale_betas_zero_snr": False}),
+        (ZERO_SNR_MARK, {}, V | {"rescale_betas_zero_snr": True}),
+        ({UNET + name: shape for name, shape in ZERO_SNR_MARK.items()}, {}, ...),
+        ({}, {"modelspec.prediction_type": "v"}, V),
+        ({}, {"modelspec.prediction_type": "v_prediction"}, V),
+        ({}, {"modelspec.prediction_type": "epsilon"}, EPSILON),
+        ({}, {"modelspec.predict_key": "v"}, V),
+        ({}, {"ss_v_parameterization": "True", "ss_zero_terminal_snr": "True"}, ...),
+        ({}, {"ss_v_parameterization": "False"}, EPSILON),
+        ({}, {"ss_v_parameterization": "None", "modelspec.prediction_type": ""}, {}),
+        ({}, {"modelspec.prediction_type": "v", "modelspec.predict_key": "epsilon"}, V),
+        # ComfyUI reads the tensor alone.
+        (V_MARK, {"modelspec.prediction_type": "epsilon"}, V | {"rescale_betas_zero_snr": False}),
+        (SD_2_UNET, {}, EPSILON),
+        (SD_2_UNET, {"modelspec.prediction_type": "v"}, V),
+        (SD_2_UNET | {LAST_NORM: np.array([0.2, -0.2], "f")}, {}, V),
+    ],
+)
+def test_marks_replace_the_schedulers_settings(
+    tmp_path: Path, tensors: dict[str, Any], notes: dict[str, str], right: Any
+) -> None:
+    """A mark may be a tensor in the UNet or beside it, or a note in the header."""
+    file = tmp_path / "one.safetensors"
+    save_file(arrays({"a": (1,), **tensors}), file, metadata=notes)
+    both = V | {"rescale_betas_zero_snr": True}
+    with open_section(file, WHOLE_FILE) as found:
+        assert scheduler_settings(found.beside) == (both if right is ... else right)
+
+
+def test_a_configuration_beside_a_file_says_what_it_predicts(tmp_path: Path) -> None:
+    """AUTOMATIC1111 reads it, and it counts more than notes that merges leave."""
+    file = tmp_path / "one.safetensors"
+    save_file(arrays({"a": (1,)}), file, metadata={"modelspec.predict_key": "epsilon"})
+    beside = file.with_suffix(".yaml")
+    for text, right in {
+        'model:\n  params:\n    parameterization: "v"\n': V,
+        "model:\n  params:\n    parameterization: eps\n": EPSILON,
+        "model:\n  params:\n    linear_start: 0.00085\n": EPSILON,
+    }.items():
+        beside.write_text(text)
+        with open_file(file) as found:
+            assert scheduler_settings(found) == right
+
+
+def test_a_mark_against_a_note_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "one.safetensors"
+    save_file(arrays(V_MARK), file, metadata={"modelspec.prediction_type": "epsilon"})
+    with open_file(file) as found:
+        scheduler_settings(found)
+    [message] = caplog.messages
+    assert "its tensor v_pred says v_prediction, and its notes epsilon" in message
+
+
+@pytest.mark.parametrize("note", ["edm", "rectified_flow"])
+def test_a_prediction_that_cannot_be_drawn_is_named(tmp_path: Path, note: str) -> None:
+    file = tmp_path / "one.safetensors"
+    save_file(arrays({"a": (1,)}), file, metadata={"modelspec.prediction_type": note})
+    expected = rf"one\.safetensors: the note modelspec\.prediction_type .*'{note}'; supported are"
+    with open_file(file) as found, pytest.raises(CheckpointError, match=expected):
+        scheduler_settings(found)
 
 
 def drawn(model: Path, **options: Any) -> np.ndarray:
