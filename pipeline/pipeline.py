@@ -88,6 +88,7 @@ from pipeline.text.embeddings import (
     Embedding,
     Embeddings,
     Placement,
+    bundled_embeddings,
     is_embedding_name,
     read_embedding,
 )
@@ -517,7 +518,8 @@ class SDXLPipeline(Engine):
     def load_lora(self, source: str | Path, name: str | None = None) -> str:
         """Load a LoRA, with which `generate` can then draw; nothing is compiled.
 
-        Any thread may call this, while another draws.
+        Embeddings in its file (`bundle_emb.*`) can be named by prompts that are drawn with it. Any
+        thread may call this, while another draws.
 
         Args:
             source: a file; a folder with one `.safetensors` file; or a file on the Hub, such as
@@ -538,6 +540,7 @@ class SDXLPipeline(Engine):
         with self._loading:
             self._adapters.check_new(name)
             adapter = read_adapter(file, name, self._adapters.inventory)
+            bundled_embeddings(adapter, self._config.widths)  # an error tells of one that misfits
             try:
                 self._compiled.room.check(more=adapter)
                 self._adapters.check_host(adapter)
@@ -584,8 +587,7 @@ class SDXLPipeline(Engine):
         name = file.stem if name is None else name
         right = "commas, colons, bars, backslashes and brackets"
         check_name("an embedding's", name, is_embedding_name, right)
-        widths = [encoder.hidden_size for encoder in self._config.text_encoders.values()]
-        embedding = read_embedding(file, name, widths)
+        embedding = read_embedding(file, name, self._config.widths)
         with self._embedding:
             self._embeddings = self._embeddings.with_one(embedding, replace=replace)
         return name

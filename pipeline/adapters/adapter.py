@@ -6,7 +6,7 @@ Changes are computed in float32. Their factors stay in the file's dtype until th
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +211,7 @@ class Adapter:
             it does not change with the notes in the header.
         metadata: the notes in the header, such as kohya's `ss_*`.
         changes: network -> a tensor's name in diffusers' layout -> its change.
+        bundles: the tensors of embeddings in the file, by the embedding's name and by theirs.
     """
 
     name: str
@@ -219,6 +220,7 @@ class Adapter:
     weights_digest: str
     metadata: Mapping[str, str]
     changes: Mapping[str, Mapping[str, Change]]
+    bundles: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     @property
     def short_hash(self) -> str:

@@ -6,6 +6,8 @@ The shapes of all parts are checked first, then the values are read.
 import hashlib
 import math
 import os
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,12 +39,15 @@ from pipeline.adapters.kinds import (
 )
 from pipeline.adapters.names import Module, ModuleNames
 from pipeline.checkpoints.contents import LORA, contents, use_of
-from pipeline.checkpoints.single_file import SUFFIX
+from pipeline.checkpoints.single_file import MARKS, SUFFIX
 from pipeline.checkpoints.source import file_on_hub, local_path
 from pipeline.checkpoints.tensors import Tensor, TensorFiles, open_file
 from pipeline.errors import CheckpointError
 from pipeline.file_versions import Version, version_of
 
+# Embeddings that belong to a LoRA, as OneTrainer and AUTOMATIC1111 name their tensors.
+BUNDLE = re.compile(r"bundle_emb\.<?([^.<>]+)>?\.(?:string_to_param\.)?([^.]+)")
+UNUSED = re.compile(rf"^({'|'.join(MARKS)})$")  # marks of the model that it was trained on
 SUPPORTED = "supported are LoRA, LoCon, DoRA, LoHa, LoKr and full differences"
 MAX_RANK = 4096  # more than the layers of any Stable Diffusion can use
 INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
@@ -88,7 +93,7 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
             has no place in the model. The message names the file, the first such tensor and their
             number.
     """
-    with open_file(file) as tensors:
+    with open_file(file, UNUSED) as tensors:
         if not tensors:
             raise CheckpointError(f"{file}: the file has no tensors")
         alphas = read_alphas(file, tensors.metadata)
@@ -107,8 +112,11 @@ def read_adapter(file: Path, name: str, inventory: Inventory) -> Adapter:
                     faults[parts[part].name] = "has values that are not finite numbers"
             changes.setdefault(network, {})[target] = make(arrays)
         _refuse(faults, tensors, inventory)
+        bundles: defaultdict[str, dict[str, np.ndarray]] = defaultdict(dict)
+        for match in filter(None, map(BUNDLE.fullmatch, tensors)):
+            bundles[match[1]][match[2]] = tensors[match[0]].read()
         [version] = set(tensors.versions.values())
-    return Adapter(name, file, *_digests(file, version), tensors.metadata, changes)
+    return Adapter(name, file, *_digests(file, version), tensors.metadata, changes, bundles)
 
 
 def _refuse(faults: Faults, tensors: TensorFiles, inventory: Inventory) -> None:
@@ -130,6 +138,8 @@ def _grouped(
     names, faults = ModuleNames(inventory), Faults()
     parts: dict[Module, dict[Part, Tensor]] = {}
     for key, tensor in tensors.items():
+        if BUNDLE.fullmatch(key):
+            continue
         name, suffix = split(key)
         module = names.find(name)
         if suffix in UNSUPPORTED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +36,7 @@ from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule
 from pipeline.setting_kinds import MAX_SEED, parse_size, parse_timesteps
-from pipeline.text.embeddings import Embeddings, Placement
+from pipeline.text.embeddings import Embeddings, Placement, bundled_embeddings
 from pipeline.text.emphasis import Section
 from pipeline.text.prompt_syntax import A1111, read_prompt
 from pipeline.text.tokenizer import Break, Part, Tokenizers, Tokens, longest_end
@@ -446,6 +447,7 @@ class Planner:
         # One for all stages: a name may be another model's before the last one begins.
         drawer = self.models.drawer(checked.model, run)
         drawer.adapters.check(checked.lora_weights)
+        embeddings = self._embeddings(checked, drawer)
         raise_if_cancelled(cancelled)
         check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
@@ -462,12 +464,12 @@ class Planner:
             cancelled=cancelled,
         )
         if checked.enlarge:
-            plan = self._enlarged(plan, facts, drawer)
+            plan = self._enlarged(plan, facts, drawer, embeddings)
         elif origin is not None and output_type == "np":
             origin.check_one_size()
         return Drawing(
             as_drawn(plan.request, plan.scheduler),
-            self._first_stage(plan, drawer),
+            self._first_stage(plan, drawer, embeddings),
             plan.request.drawn_steps - plan.parts[0].skipped,
             self.look,
             output_type,
@@ -475,15 +477,26 @@ class Planner:
             cancelled,
         )
 
-    def _first_stage(self, plan: StagePlan, drawer: Drawer) -> Stage:
+    def _embeddings(self, request: Request, drawer: Drawer) -> Embeddings:
+        """Return the embeddings that a request can name: those of its LoRAs, and the loaded ones.
+
+        Of two of one name, the loaded one counts.
+        """
+        loras = map(drawer.adapters.loaded.get, request.lora_weights)
+        bundles = [bundled_embeddings(x, drawer.config.widths) for x in loras if x and x.bundles]
+        return Embeddings(ChainMap(self.embeddings(), *bundles)) if bundles else self.embeddings()
+
+    def _first_stage(self, plan: StagePlan, drawer: Drawer, embeddings: Embeddings) -> Stage:
         """Return the first stage of a run, which the refiner's follows."""
-        embeddings, refiner = self.embeddings(), self.refiner
+        refiner = self.refiner
         if refiner is not None and len(plan.parts) > 1:
             second = refiner.stage(plan, drawer, embeddings)
             plan = replace(plan, output_type="latent", then=partial(_go_on, second))
         return make_stage(plan, drawer, Placement(embeddings))
 
-    def _enlarged(self, plan: StagePlan, facts: Facts, drawer: Drawer) -> StagePlan:
+    def _enlarged(
+        self, plan: StagePlan, facts: Facts, drawer: Drawer, embeddings: Embeddings
+    ) -> StagePlan:
         """Return the plan of pictures that a second run draws again in a larger size."""
         if facts.needs_mask:
             raise InputError("enlarge needs a model that is not for inpainting; leave it out")
@@ -503,7 +516,7 @@ class Planner:
                 origin=Origin(image[None], None, ()),
                 before=job.stage.total,
             )
-            stage = self._first_stage(picture_plan, drawer)
+            stage = self._first_stage(picture_plan, drawer, embeddings)
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)
 
         return replace(plan, output_type="np", then=enlarge)

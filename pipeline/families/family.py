@@ -252,6 +252,11 @@ class Config:
         return {part.name: self.networks[part.name] for part in self.family.text_encoders}
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of the token embeddings of each text encoder."""
+        return tuple(encoder.hidden_size for encoder in self.text_encoders.values())
+
+    @property
     def tokenizers(self) -> dict[str, int]:
         """Maximum number of tokens of each tokenizer's text encoder, by the tokenizer's folder."""
         return {

@@ -5,7 +5,7 @@ brackets. Its n vectors take the place of n tokens.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.adapters.adapter import Adapter
+from pipeline.checkpoints.contents import INVERSION, contents, use_of
 from pipeline.checkpoints.tensors import PICKLE_SUFFIXES, Tensor, open_file
 from pipeline.errors import CheckpointError, InputError
 from pipeline.text.tokenizer import POSITIONS, Part, Words
@@ -21,6 +23,8 @@ from pipeline.text.tokenizer import POSITIONS, Part, Words
 MAX_VECTORS = 256  # of all embeddings that a request uses
 MAX_LENGTH = POSITIONS - 2  # vectors of an embedding: a prompt without its start and end tokens
 SDXL_KEYS = ("clip_l", "clip_g")
+# The names of a pair; the second ones are those of diffusers' trainers before version 0.26.
+PAIRS = (SDXL_KEYS, ("text_encoders_0", "text_encoders_1"))
 _NAME = re.compile(r"[^\s,:<>()\[\]|\\](?:[^\n\r\t,:<>()\[\]|\\]{0,98}[^\s,:<>()\[\]|\\])?")
 
 
@@ -79,14 +83,7 @@ def read_embedding(file: Path, name: str, widths: Sequence[int]) -> Embedding:
             " pickles, which can run code and are never opened"
         )
     with open_file(file) as tensors:
-        encoder_tensors = [tensors[key] for key in _keys(file, tensors, widths)]
-        vectors = tuple(map(_read, encoder_tensors, widths))
-        if len({len(rows) for rows in vectors}) > 1:
-            shapes = " and ".join(str(list(rows.shape)) for rows in vectors)
-            raise CheckpointError(
-                f"{file}: the tensors have the shapes {shapes}; expected equally many vectors in"
-                " each"
-            )
+        vectors = _read(file, tensors, widths)
         try:
             digest = sha256(file.read_bytes()).hexdigest()
         except OSError as error:
@@ -94,38 +91,72 @@ def read_embedding(file: Path, name: str, widths: Sequence[int]) -> Embedding:
     return Embedding(name, file, digest, vectors)
 
 
+def bundled_embeddings(adapter: Adapter, widths: Sequence[int]) -> "Embeddings":
+    """Return the embeddings in a LoRA's file, which are to be used with it.
+
+    Their tensors are those of an embedding's own file, or A1111's `string_to_param.*`.
+
+    Raises:
+        CheckpointError: if one does not fit the text encoders, or prompts cannot name it.
+    """
+    embeddings = Embeddings()
+    for name, parts in adapter.bundles.items():
+        if not is_embedding_name(name):
+            raise CheckpointError(f"{adapter.file}: prompts cannot name its embedding {name!r}")
+        vectors = _read(adapter.file, parts, widths)
+        embeddings |= {name: Embedding(name, adapter.file, adapter.digest, vectors)}
+    return Embeddings(embeddings)
+
+
+def _read(
+    file: Path, tensors: Mapping[str, Tensor | np.ndarray], widths: Sequence[int]
+) -> tuple[np.ndarray, ...]:
+    """Return the vectors for each text encoder, `[n, D]` float32."""
+    keys = _keys(file, tensors, widths)
+    vectors = tuple(
+        _vectors(file, key, tensors[key], width) for key, width in zip(keys, widths, strict=True)
+    )
+    if len({len(rows) for rows in vectors}) > 1:
+        shapes = " and ".join(str(list(rows.shape)) for rows in vectors)
+        raise CheckpointError(
+            f"{file}: the tensors have the shapes {shapes}; expected equally many vectors in each"
+        )
+    return vectors
+
+
 def _keys(file: Path, tensors: Iterable[str], widths: Sequence[int]) -> Sequence[str]:
     """Return the names of a file's tensors, in the order of the text encoders."""
     keys = sorted(tensors)
-    if len(widths) == 1 and len(keys) == 1:
+    # OneTrainer's `clip_l_out` are added behind the text encoder, which nothing else does.
+    if len(widths) == 1 and len(keys) == 1 and not keys[0].endswith("_out"):
         return keys
-    if len(widths) == 2 and set(keys) == {*SDXL_KEYS}:
-        return SDXL_KEYS
+    pair = next((pair for pair in PAIRS if set(keys) == {*pair}), ())
+    if pair and len(widths) == 2:
+        return pair
     names = ", ".join(map(repr, keys[:3])) or "none"
     names += f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     expectation = "one tensor" if len(widths) == 1 else f"the tensors {' and '.join(SDXL_KEYS)}"
+    kind = contents(keys)
+    kind = "" if kind in (None, INVERSION) else f": it is {kind}{use_of(kind)}"
     raise CheckpointError(
-        f"{file}: this model's textual inversions have {expectation}; this file has {names}"
+        f"{file}: this model's textual inversions have {expectation}; this file has {names}{kind}"
     )
 
 
-def _read(tensor: Tensor, width: int) -> np.ndarray:
+def _vectors(file: Path, name: str, tensor: Tensor | np.ndarray, width: int) -> np.ndarray:
     """Return the vectors of a tensor, `[n, width]` float32."""
     shape = tensor.shape if len(tensor.shape) == 2 else (1, *tensor.shape)
     if len(shape) != 2 or shape[1] != width or not 1 <= shape[0] <= MAX_LENGTH:
         raise CheckpointError(
-            f"{tensor.file}: tensor {tensor.name!r} has shape {list(tensor.shape)}; this model's"
+            f"{file}: tensor {name!r} has shape {list(tensor.shape)}; this model's"
             f" text encoder takes [1 to {MAX_LENGTH}, {width}]"
         )
     if tensor.dtype.kind in "iub":
-        raise CheckpointError(
-            f"{tensor.file}: tensor {tensor.name!r} is {tensor.dtype}; expected a float dtype"
-        )
-    vectors = tensor.read().astype(np.float32).reshape(shape)
+        raise CheckpointError(f"{file}: tensor {name!r} is {tensor.dtype}; expected a float dtype")
+    values = tensor if isinstance(tensor, np.ndarray) else tensor.read()
+    vectors = values.astype(np.float32).reshape(shape)
     if not np.isfinite(vectors).all():
-        raise CheckpointError(
-            f"{tensor.file}: tensor {tensor.name!r} has values that are not finite"
-        )
+        raise CheckpointError(f"{file}: tensor {name!r} has values that are not finite")
     return vectors
 
 

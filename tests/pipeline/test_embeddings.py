@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from pipeline import CheckpointError, InputError, SDXLPipeline, metadata
 from pipeline.runtime.programs import Programs
 from tests.checkpoints import nothing_compiles, shared_pipeline
+from tools.adapter_files import draw_adapter, to_tensors
 
 
 def pictures(pipe: SDXLPipeline, *args: Any, **options: Any) -> np.ndarray:
@@ -69,6 +70,60 @@ def test_an_embedding_stands_for_its_vectors(
         pipe.unload_embedding("style")
         np.testing.assert_array_equal(pictures(pipe, "a style, shiny", "a ring", seed=3), plain)
     assert np.abs(words - plain).max() > 0.001
+
+
+def bundle(pipe: SDXLPipeline, words: str, file: Path, form: str = "bundle_emb.{}.{}") -> Path:
+    """Write a LoRA, and in its file an embedding named "my word" that stands for some words."""
+    drawn = draw_adapter(pipe._adapters.inventory, "lora", 0, lambda module: "attn" in module[1])
+    tensors = to_tensors(drawn, "kohya sdxl", pipe._adapters.inventory)
+    vectors = {form.format("my word", key): rows for key, rows in tokens_of(pipe, words).items()}
+    save_file({**tensors, **vectors}, file)
+    return file
+
+
+@pytest.mark.parametrize("form", ["bundle_emb.{}.{}", "bundle_emb.<{}>.string_to_param.{}"])
+def test_an_embedding_in_a_loras_file_counts_with_the_lora(tmp_path: Path, form: str) -> None:
+    pipe = shared_pipeline(1)
+    plain = pictures(pipe, "a my word ring", seed=3)
+    file, loras = bundle(pipe, "red star", tmp_path / "pixel.safetensors", form), {"pixel": 0.5}
+    with nothing_compiles():
+        pipe.load_lora(file)
+        words = pictures(pipe, "a red star ring", seed=3, loras=loras)
+        drawn = pictures(pipe, "a my word ring", seed=3, loras=loras)
+        np.testing.assert_array_equal(drawn, words)
+        np.testing.assert_array_equal(pictures(pipe, "a my word ring", seed=3), plain)
+        shown = pipe.generate("my word", num_inference_steps=1, loras=loras).images[0]
+        assert f"my word: {pipe.loras['pixel'].digest[:12]}" in shown.info[metadata.KEY]
+        pipe.unload_lora("pixel")
+        np.testing.assert_array_equal(pictures(pipe, "a my word ring", seed=3), plain)
+    assert not pipe.embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"clip_l": np.ones((1, 5), np.float32)},
+            r"'clip_l' has shape \[1, 5\]; this model's text",
+        ),
+        ({"clip_g": None}, "have the tensors clip_l and clip_g; this file has 'clip_l'"),
+        (
+            {"clip_l_out": np.ones((1, 5), np.float32)},
+            "this file has 'clip_g', 'clip_l', 'clip_l_o",
+        ),
+    ],
+)
+def test_an_embedding_of_a_lora_that_misfits_is_named(
+    tmp_path: Path, changes: dict[str, np.ndarray | None], message: str
+) -> None:
+    pipe = shared_pipeline(1)
+    file = bundle(pipe, "red star", tmp_path / "pixel.safetensors")
+    tensors: dict[str, Any] = load_file(file)
+    tensors |= {f"bundle_emb.my word.{key}": value for key, value in changes.items()}
+    save_file({key: value for key, value in tensors.items() if value is not None}, file)
+    with pytest.raises(CheckpointError, match=rf"pixel\.safetensors: .*{message}"):
+        pipe.load_lora(file)
+    assert not pipe.loras
 
 
 def test_several_embeddings_and_their_hashes(

@@ -161,8 +161,8 @@ def test_a_file_that_is_replaced_while_it_is_read(
     other.write_bytes(save({name: 2 * value for name, value in GOOD.items()}))
     open_file = reader.open_file
 
-    def replaced(path: Path) -> Any:
-        opened = open_file(path)
+    def replaced(path: Path, *options: Any) -> Any:
+        opened = open_file(path, *options)
         other.replace(path)
         return opened
 

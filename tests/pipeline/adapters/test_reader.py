@@ -498,6 +498,13 @@ def test_other_kinds_of_files(tmp_path: Path, key: str, kind: str) -> None:
     assert f"The file is likely {kind}" in message
 
 
+def test_marks_of_the_trained_model_change_nothing(tmp_path: Path) -> None:
+    def change(tensors) -> None:
+        tensors |= {name: np.zeros(0, np.float32) for name in ("v_pred", "ztsnr")}
+
+    assert len(read(changed(tmp_path, change)).changes["unet"]) == 4
+
+
 def test_a_fault_of_one_tensor_makes_a_lora_no_other_kind(tmp_path: Path) -> None:
     """The names of ComfyUI's text encoders are parts of an embedding's names."""
 

@@ -55,8 +55,9 @@ def test_one_tensor_for_one_text_encoder(tmp_path: Path, key: str, dtype: type) 
     np.testing.assert_array_equal(one.vectors[0], vectors[1:2])
 
 
-def test_a_pair_for_two_text_encoders(tmp_path: Path) -> None:
-    pair = {"clip_l": np.ones((2, 8), np.float32), "clip_g": np.zeros((2, 12), np.float32)}
+@pytest.mark.parametrize("keys", [("clip_l", "clip_g"), ("text_encoders_0", "text_encoders_1")])
+def test_a_pair_for_two_text_encoders(tmp_path: Path, keys: tuple[str, str]) -> None:
+    pair = {keys[0]: np.ones((2, 8), np.float32), keys[1]: np.zeros((2, 12), np.float32)}
     found = read_embedding(written(tmp_path, **pair), "style", WIDTHS)
     for vectors, right in zip(found.vectors, pair.values(), strict=True):
         np.testing.assert_array_equal(vectors, right)
@@ -78,6 +79,17 @@ ONE, TWO = np.ones((2, 8), np.float32), np.ones((2, 12), np.float32)
         ({"clip_l": ONE, "clip_g": TWO}, [8], "have one tensor; this file has 'clip_g', 'clip_l'"),
         ({"a": ONE, "b": ONE, "c": ONE, "d": ONE, "e": ONE}, [8], "'a', 'b', 'c' and 2 more"),
         ({}, [8], "have one tensor; this file has none"),
+        ({"clip_l_out": ONE}, [8], "have one tensor; this file has 'clip_l_out'$"),
+        (
+            {"unet.a.lora_A.weight": ONE, "unet.a.lora_B.weight": ONE},
+            [8],
+            "lora_B.weight': it is a LoRA; copy it into LORA_DIR$",
+        ),
+        (
+            {"control_model.a.weight": ONE, "b": ONE},
+            WIDTHS,
+            "'control_model.a.weight': it is a ControlNet$",
+        ),
         ({"emb_params": ONE}, WIDTHS, "the tensors clip_l and clip_g; this file has 'emb_params'"),
         ({"clip_l": ONE}, WIDTHS, "the tensors clip_l and clip_g; this file has 'clip_l'"),
         ({"clip_l": TWO, "clip_g": ONE}, WIDTHS, r"'clip_l' has shape \[2, 12\]; .* 8\]"),
