@@ -1,18 +1,19 @@
 """A folder of `.safetensors` files, or of folders, that may change while the server runs."""
 
-import json
 import logging
 import os
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from pipeline.checkpoints.tensors import read_header
+from pipeline.checkpoints.tensors import described_size, open_file, read_header
+from pipeline.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ SUFFIX = ".safetensors"
 RESCAN_S = 1.0
 # A file that was written to within this time may still be growing.
 SETTLED_S = 1.0
+# Looks at a file that lacks bytes and does not change, after which nobody is copying it any more.
+LOOKS = 10
 MOST_FILES = 1000  # more would make the description of the model too long for its readers
 _DEEPEST = 8  # levels of sub-folders
 
@@ -104,6 +107,7 @@ class Folder:
         self._looked_at: float | None = None
         self._seen: dict[Path, Stamp] = {}
         self._whole: dict[tuple[Path, Stamp], bool] = {}
+        self._looks: Counter[tuple[Path, Stamp]] = Counter()  # at files that are not whole
         self._warned: set[str] = set()
         self._listing = Listing()
 
@@ -136,6 +140,7 @@ class Folder:
                 files.setdefault(name_of(path), []).append(file)
         self._seen = seen
         self._whole = {key: whole for key, whole in self._whole.items() if key[0] in seen}
+        self._looks = Counter({key: n for key, n in self._looks.items() if key in self._whole})
         listing = self._listed(files)
         if listing != self._listing:
             self._listing = listing
@@ -202,9 +207,11 @@ class Folder:
     def _is_whole(self, file: File) -> bool:
         if file.version not in self._whole:
             self._whole[file.version] = is_whole(file.path)
-            if not self._whole[file.version]:
+        if not self._whole[file.version]:
+            self._looks[file.version] += 1
+            if self._looks[file.version] == LOOKS:
                 relative = file.path.relative_to(self._root).as_posix()
-                self._warn(f"leaves out {relative}, which is not a complete safetensors file")
+                self._warn(f"leaves out {relative}: {_fault(file.path)}")
         return self._whole[file.version]
 
     def _warn(self, text: str) -> None:
@@ -262,9 +269,17 @@ def is_whole(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            text = read_header(file)
-        header = json.loads(text)
-        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-        return 8 + len(text) + max(ends, default=0) == size
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return described_size(read_header(file)) == size
+    except (OSError, ValueError):
         return False
+
+
+def _fault(path: Path) -> str:
+    """Return what is wrong with a file, or the first one in a folder, that is not whole."""
+    for file in files_in(path) if path.is_dir() else [path]:
+        try:
+            if file.name.endswith(SUFFIX):
+                open_file(file).close()
+        except CheckpointError as error:
+            return str(error).removeprefix(f"{path}: ").removeprefix(f"{path}/")
+    return "it changes"

@@ -137,9 +137,37 @@ def test_damaged_files_are_left_out(
     (tmp_path / "folder.safetensors").mkdir()
     os.mkfifo(tmp_path / "pipe.safetensors")
     assert names(folder, clock) == names(folder, clock) == []
+    assert not caplog.messages  # they may still be copied
+    for _ in range(2 * folders.LOOKS):
+        assert names(folder, clock) == []
     for name in "ab":
-        said = f"LORA_DIR leaves out {name}.safetensors, which is not a complete"
+        said = f"LORA_DIR leaves out {name}.safetensors: not a "
         assert caplog.text.count(said) == 1
+
+
+@pytest.mark.parametrize("index", ["", "index"])
+def test_a_file_that_stays_incomplete_is_logged_with_the_reason(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, index: str
+):
+    """A file that grows is not: it is still copied."""
+    folder = Folder(tmp_path, "LORA_DIR", clock=clock, index=index)
+    whole = write(tmp_path / "elsewhere", 1000).read_bytes()
+    file = tmp_path / "a/x.safetensors" if index else tmp_path / "a.safetensors"
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "index").touch()
+    for end in range(20, 20 + 2 * folders.LOOKS):
+        file.write_bytes(whole[:end])
+        assert names(folder, clock) == []
+    assert not caplog.messages
+    file.write_bytes(whole[:-4])
+    for _ in range(2 * folders.LOOKS):
+        assert names(folder, clock) == []
+    [message] = caplog.messages
+    reason = f"not a complete safetensors file: it has {len(whole) - 4} of {len(whole)} bytes"
+    path = "a: x.safetensors" if index else "a.safetensors"
+    assert message == f"LORA_DIR leaves out {path}: {reason}; fetch it again"
+    file.write_bytes(whole)
+    assert names(folder, clock) == ["a"]
 
 
 def test_two_files_of_one_name_are_not_used(
