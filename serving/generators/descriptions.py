@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
+from pipeline.adapters.reader import BUNDLE
 from pipeline.checkpoints.tensors import read_header
 from serving.folders import File, Stamp
 
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 PICTURES = (".preview.png", ".png", ".preview.jpg", ".jpg", ".jpeg", ".preview.webp", ".webp")
 _INFOS = (".civitai.info", ".json")
 _WORDS = ".txt"
+_EMBEDDINGS = ""  # the key of the names of a LoRA's own embeddings, beside its notes
 BESIDE = (*PICTURES, *_INFOS, _WORDS)
 
 SIDE = 160  # width and height of a thumbnail in pixels
@@ -102,7 +104,9 @@ def describe(file: File) -> Description:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], str]:
-    """Return a file's metadata, and a digest of its header, its size and both ends of its data.
+    """Return a file's metadata with the names of its embeddings, and a digest.
+
+    The digest is that of its header, its size and both ends of its data.
 
     Reading all of a folder's files to tell them apart would take minutes.
     """
@@ -116,7 +120,10 @@ def _header(path: Path) -> tuple[dict[str, Any], str]:
             for start in (8 + len(header), max(8 + len(header), size - _SAMPLE)):
                 file.seek(start)
                 digest.update(file.read(_SAMPLE))
-        return _mapping(_mapping(json.loads(header)).get("__metadata__")), digest.hexdigest()
+        entries = _mapping(json.loads(header))
+        embeddings = [match[1] for match in map(BUNDLE.fullmatch, entries) if match]
+        notes = _mapping(entries.get("__metadata__"))
+        return {**notes, _EMBEDDINGS: embeddings}, digest.hexdigest()
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s cannot be read: %s", path.name, error)
         return {}, ""
@@ -157,6 +164,7 @@ def _words(
         *(info.get(key) for info in infos for key in ("trainedWords", "activation text")),
         text,
         header.get("modelspec.trigger_phrase"),
+        header.get(_EMBEDDINGS),
         list(_frequent(header.get("ss_tag_frequency"))),
     ]
     return next(filter(None, map(_split, sources)), ())

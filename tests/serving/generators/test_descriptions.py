@@ -44,6 +44,12 @@ def test_titles_and_trigger_words_of_the_file(tmp_path: Path):
     assert found["tags"].words == ("sks cat", "grass", "a b")
 
 
+def test_the_embeddings_in_a_loras_file_are_trigger_words(tmp_path: Path):
+    names = ("bundle_emb.my word.clip_l", "bundle_emb.my word.clip_g", "bundle_emb.<sks>.clip_l")
+    save_file({name: np.zeros(1, np.float32) for name in names}, tmp_path / "a.safetensors")
+    assert sorted(described(tmp_path)["a"].words) == ["my word", "sks"]
+
+
 @pytest.mark.parametrize(
     ("ending", "content", "title", "words"),
     [
