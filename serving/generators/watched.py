@@ -265,7 +265,9 @@ class ModelFolder(WatchedFolder[ModelFacts]):
 
     def _read(
         self, name: str, file: File, old_file: File | None, old_facts: ModelFacts | None
-    ) -> ModelFacts:
+    ) -> ModelFacts | None:
+        if name == self._pipe.facts.name:  # the first model may be in the folder, too
+            return None
         about = describe(file)
         beside = {"title": about.title, "text": about.text, "pictured": about.pictured}
         if old_facts and old_file and old_file.version == file.version:

@@ -115,6 +115,15 @@ def test_models_are_listed_before_the_first_request(shared: SDXLPipeline, folder
     assert names == ("checkpoint", "b", "c")
 
 
+def test_the_first_model_may_be_in_the_folder(shared: SDXLPipeline, folder: Path) -> None:
+    (folder / "b").rename(folder / shared.facts.name)
+
+    async def test(generator: RequestLifecycle) -> None:
+        await listed(generator, "c")
+
+    run(test, shared, folder)
+
+
 def test_the_folder_hides_no_model_that_was_named(shared: SDXLPipeline, folder: Path) -> None:
     shared.add_model((folder / "b").rename(folder.parent / "named"))
     (folder / "c").rename(folder / "named")
