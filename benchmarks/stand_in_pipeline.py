@@ -29,7 +29,7 @@ from pipeline.schedulers.config import Betas, SchedulerConfig
 from pipeline.schedulers.table import State
 from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.prompt_syntax import PLAIN
-from pipeline.text.tokenizer import Tokenizers, Tokens
+from pipeline.text.tokenizer import Tokenizers, Tokens, Words
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -175,7 +175,7 @@ class _Tokenizers:
 
     def tokens(self, prompt: Sequence[Any], chunks: int) -> list[Tokens]:
         """Return the number of a prompt, and the text that did not fit."""
-        number = number_of("".join(words.text for words in prompt))
+        number = number_of("".join(part.text for part in prompt if isinstance(part, Words)))
         return [Tokens(np.array([number]), np.ones(1, np.float32), self._truncated, count=1)]
 
 

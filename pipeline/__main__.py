@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -363,8 +364,10 @@ def _draw(options: argparse.Namespace) -> list[Path]:
             bar.update()
 
         result = pipe.generate(**values, **pictures, on_step=on_step)
-    for end in sorted({*result.truncated, *result.negative_truncated} - {""}):
-        print(f"cut off, too long: {end}", file=sys.stderr)
+    ends = {*result.truncated, *result.negative_truncated}
+    for part in sorted({*chain(*result.ignored)}):
+        reason = "cut off, too long" if part in ends else "without effect"
+        print(f"{reason}: {part}", file=sys.stderr)
     names = [f"{seed}.png" for seed in result.seeds]
     if result.variation_seeds is not None:
         names = [f"{options.seed}-{seed}.png" for seed in result.variation_seeds]

@@ -233,6 +233,11 @@ class Facts(CommonFacts):
         return self.name, *models, *(name for facts in self.others for name in facts.model_names)
 
     @property
+    def lora_names(self) -> frozenset[str]:
+        """The names of the LoRAs that requests can name."""
+        return frozenset(lora.name for lora in self.loras)
+
+    @property
     def size_names(self) -> tuple[str, ...]:
         """The sizes as texts, such as "1024x768"."""
         return tuple(f"{width}x{height}" for width, height in self.sizes)

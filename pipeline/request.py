@@ -499,9 +499,16 @@ def faults(request: GenerateRequest, model: object = None) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class Request(GenerateRequest):
-    """A request whose values have been checked: one prompt and negative prompt per picture."""
+    """A request whose values have been checked: one prompt and negative prompt per picture.
+
+    Attributes:
+        images: the number of pictures.
+        ignored: for each picture the parts of its prompts that have no effect, as they are written;
+            empty before the prompts' lists are chosen from, and in plain syntax.
+    """
 
     images: int = 1
+    ignored: tuple[tuple[str, ...], ...] = ()
 
     @property
     def prompts(self) -> list[str]:

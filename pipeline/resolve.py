@@ -6,7 +6,7 @@ imports JAX.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from pipeline.facts import Facts
 from pipeline.request import DENOISING_END, ENLARGE_STRENGTH, STRENGTH, GenerateRequest
 from pipeline.schedulers.recipes import Recipe
 from pipeline.text.loras import format_loras, parse_loras, take_tags
-from pipeline.text.prompt_syntax import A1111, after_run
+from pipeline.text.prompt_syntax import A1111, after_run, without_comments
 
 R = TypeVar("R", bound=GenerateRequest)
 
@@ -39,7 +39,7 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     facts = facts.for_model(ask.model)
     ask = dataclasses.replace(ask, model="" if ask.model == facts.name else ask.model)
     few_steps = facts.distilled or ask.recipe != ""
-    request = with_recipe(with_named_loras(ask), facts.recipes)
+    request = with_recipe(with_named_loras(ask, facts.lora_names), facts.recipes)
     defaults = {
         "num_inference_steps": facts.num_inference_steps,
         "guidance_scale": facts.guidance_scale,
@@ -115,29 +115,40 @@ def with_recipe(request: R, available: Iterable[Recipe]) -> R:
     return dataclasses.replace(request, **settings, loras=loras, recipe="")
 
 
-def with_named_loras(request: R) -> R:
+def with_named_loras(request: R, lora_names: Collection[str] | None = None) -> R:
     """Return a request in AUTOMATIC1111's syntax with the LoRAs that its prompts name.
 
-    Their tags, such as `<lora:pixel:0.8>`, leave the prompts. The weight in a tag counts more than
-    that in `loras`. A request in plain syntax stays as it is.
+    Their tags, such as `<lora:pixel:0.8>`, leave the prompts, and so do comments. The weight in a
+    tag counts more than that in `loras`. Tags of LoRAs outside `lora_names`, if these are known,
+    stay and will have no effect. A request in plain syntax stays as it is.
 
     Raises:
         InputError: if there are too many LoRAs.
     """
     if request.prompt_syntax != A1111:
         return request
+    request = dataclasses.replace(
+        request,
+        prompt=_mapped(without_comments, request.prompt),
+        negative_prompt=_mapped(without_comments, request.negative_prompt),
+    )
     try:
-        loras = format_loras(all_loras(request))
+        loras = format_loras(all_loras(request, lora_names))
     except ValueError as error:
         raise InputError(f"loras and the LoRAs of prompts: {error}") from error
-    prompt = _mapped(lambda text: take_tags(text)[0], request.prompt)
+    prompt = _mapped(lambda text: take_tags(text, lora_names)[0], request.prompt)
     return dataclasses.replace(request, prompt=prompt, loras=loras)
 
 
-def all_loras(request: GenerateRequest) -> dict[str, tuple[float, float]]:
-    """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name."""
+def all_loras(
+    request: GenerateRequest, lora_names: Collection[str] | None = None
+) -> dict[str, tuple[float, float]]:
+    """Return the weights of the LoRAs of `loras` and of the tags in prompts, by name.
+
+    Tags of LoRAs outside `lora_names`, if these are known, are left out.
+    """
     texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    tags = [take_tags(text)[1] for text in texts]
+    tags = [take_tags(text, lora_names)[1] for text in texts]
     tag_weights = {name: weights for text in tags for name, weights in parse_loras(text).items()}
     return {**request.lora_weights, **tag_weights}
 

@@ -143,6 +143,8 @@ class Image:
         index: position among the pictures of the request, beginning with 0.
         png: the PNG file, with the settings inside.
         unblurred: the original of a blurred picture, if the request asked for it and may have it.
+        ignored: the parts of its prompts that have no effect, such as the tag of a LoRA that is not
+            there, and the ends that did not fit.
     """
 
     index: int
@@ -150,6 +152,7 @@ class Image:
     seed: int
     settings: dict[str, str | int | float | None]  # fields of `metadata.Settings`
     unblurred: bytes | None = None
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ RUN_ELSEWHERE = {
     ("docs/api.md", "js"): ROOT / "tests/end_to_end/test_clients.py",
 }
 # Words in capitals, in backticks, that are no variables.
-NO_VARIABLES = {"BREAK", "BUNDLED", "NAME", "REGISTRY"}
+NO_VARIABLES = {"AND", "BREAK", "BUNDLED", "NAME", "REGISTRY"}
 # Variables of other programs that the documents name, and those of the Makefile and Dockerfile.
 OTHER_VARIABLES = {
     *("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"),

@@ -3,6 +3,7 @@
 Text in HTML is escaped here, so that it is shown as text and never read as HTML.
 """
 
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
@@ -115,6 +116,11 @@ def unknown(words: Sequence[str]) -> str:
         f'<span hidden data-unknown="{escape(message)}"'
         f' data-words="{escape(" ".join(words))}"></span>'
     )
+
+
+def ignored(parts: Sequence[str]) -> str:
+    """Return the parts of a prompt without effect, which `static/prompt.js` dims."""
+    return f'<span hidden data-ignored="{escape(json.dumps(parts))}"></span>' if parts else EMPTY
 
 
 def as_note(text: str) -> str:

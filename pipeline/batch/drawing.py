@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,8 @@ def draw(
         folder: the folder.
         journal: its journal.
         on_over: is called for each picture that is finished or fails.
-        on_cut: is called with a message for each line whose prompts are too long for the model.
+        on_cut: is called with a message for each part of a line's prompts that has no effect, or
+            is too long for the model.
 
     Raises:
         DeviceError: if a device fails.
@@ -204,9 +206,10 @@ def draw(
                 if (next_pair := next(prepared, None)) is None:
                     break
                 item, drawing = next_pair[0], next_pair[1].result()
-                for text in (*drawing.first.truncated, *drawing.first.negative_truncated):
-                    if text and item.place == 0:
-                        on_cut(f"{item.line.where}: cut off, too long: {text}")
+                ends = {*drawing.first.truncated, *drawing.first.negative_truncated}
+                for part in chain(*drawing.ignored) if item.place == 0 else ():
+                    reason = "cut off, too long" if part in ends else "without effect"
+                    on_cut(f"{item.line.where}: {reason}: {part}")
                 pipe.begin(drawing)
                 items_by_drawing[drawing] = item
             if not items_by_drawing:

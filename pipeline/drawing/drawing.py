@@ -64,6 +64,7 @@ class Result:
         variation_seeds: the variation seed of each picture; None without variations.
         unblurred: the unblurred PIL pictures that `screen` flagged and the safety checker did not,
             by index, for users who ask to see them.
+        ignored: see `Drawing.ignored`.
     """
 
     images: Any
@@ -73,6 +74,7 @@ class Result:
     negative_truncated: list[str]
     variation_seeds: list[int] | None = None
     unblurred: dict[int, Image.Image] = field(default_factory=dict)
+    ignored: list[tuple[str, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +240,19 @@ class Drawing:
         return min(self.steps)
 
     @property
+    def ignored(self) -> list[tuple[str, ...]]:
+        """For each picture the parts of its prompts without effect, and the ends that did not fit.
+
+        Lists that are not there are among them, which are read as text.
+        """
+        parts = self.request.ignored or [()] * self.request.images
+        ends = zip(self.first.truncated, self.first.negative_truncated, strict=True)
+        return [
+            tuple(dict.fromkeys(filter(None, (*ignored, *truncated))))
+            for ignored, truncated in zip(parts, ends, strict=True)
+        ]
+
+    @property
     def is_over(self) -> bool:
         """Whether all its pictures are finished, or none will be any more."""
         return self.error is not None or len(self.pictures) == self.request.images
@@ -308,6 +323,7 @@ class Drawing:
                 for picture in pictures
                 if picture.unblurred is not None
             },
+            ignored=self.ignored,
         )
 
 

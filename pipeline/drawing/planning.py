@@ -38,9 +38,9 @@ from pipeline.schedulers.table import Schedule
 from pipeline.setting_kinds import MAX_SEED, parse_size, parse_timesteps
 from pipeline.text.embeddings import Embeddings, Placement, bundled_embeddings
 from pipeline.text.emphasis import Section
-from pipeline.text.prompt_syntax import A1111, read_prompt
+from pipeline.text.prompt_syntax import A1111, ignored_parts, read_prompt
 from pipeline.text.tokenizer import Break, Part, Tokenizers, Tokens, longest_end
-from pipeline.text.wildcards import Resolver, line_budget
+from pipeline.text.wildcards import UNRESOLVED, Resolver, line_budget
 
 if TYPE_CHECKING:
     from pipeline.drawing.models import Models
@@ -283,6 +283,9 @@ class Prompts:
 def resolved(request: Request, folder: Path | None, cancelled: Event | None = None) -> Request:
     """Return a request with a choice in place of each list in its prompts, by the pictures' seeds.
 
+    Parts of the prompts without effect, such as the tags of LoRAs that are not there, are noted in
+    `ignored`. Lists that are not there stay as text.
+
     Args:
         request: a checked request; one in plain syntax stays as it is.
         folder: the folder of the lists that prompts name; None for none.
@@ -297,16 +300,22 @@ def resolved(request: Request, folder: Path | None, cancelled: Event | None = No
 
     budget = line_budget(cancelled)
 
-    def choose(prompt: str, seed: int) -> str:
+    def choose(prompt: str, seed: int) -> tuple[str, tuple[str, ...]]:
         raise_if_cancelled(cancelled)
-        return Resolver(seed, folder, budget).resolve(prompt)
+        chosen, ignored = ignored_parts(Resolver(seed, folder, budget).resolve(prompt))
+        return chosen, (*ignored, *(match[0] for match in UNRESOLVED.finditer(chosen)))
 
-    def each(prompts: Sequence[str], stream: int) -> tuple[str, ...]:
-        return tuple(map(choose, prompts, (stream + seed for seed in request.seeds)))
+    def each(prompts: Sequence[str], stream: int) -> list[tuple[str, tuple[str, ...]]]:
+        return [*map(choose, prompts, (stream + seed for seed in request.seeds))]
 
     # The choices in negative prompts are independent of those in prompts.
     prompts, negative = each(request.prompts, 0), each(request.negative_prompts, MAX_SEED + 1)
-    return replace(request, prompt=prompts, negative_prompt=negative)
+    return replace(
+        request,
+        prompt=tuple(prompt for prompt, _ in prompts),
+        negative_prompt=tuple(prompt for prompt, _ in negative),
+        ignored=tuple(a + b for (_, a), (_, b) in zip(prompts, negative, strict=True)),
+    )
 
 
 def read_prompts(

@@ -1,11 +1,19 @@
 """How prompts are read, for people: their texts with weights, LoRAs and lists."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pipeline.errors import InputError
 from pipeline.text.emphasis import Section
 from pipeline.text.loras import parse_loras, take_tags
-from pipeline.text.prompt_syntax import A1111, PLAIN, SYNTAXES, read_prompt
+from pipeline.text.prompt_syntax import (
+    A1111,
+    PLAIN,
+    SYNTAXES,
+    ignored_parts,
+    read_prompt,
+    without_comments,
+)
 from pipeline.text.wildcards import MAX_TEXT, find_lists, longest_choice
 
 
@@ -31,15 +39,25 @@ class Explanation:
             longest options of lists, whose choice is the seed's.
         loras: the weights in the UNet and in the text encoders of the LoRAs that it names.
         lists: the lists that it has, as they are written.
+        ignored: its parts that have no effect, as they are written, apart from comments.
     """
 
     texts: tuple[Text, ...]
     loras: dict[str, tuple[float, float]]
     lists: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
 
 
-def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
+def explain(
+    prompt: str, prompt_syntax: str, steps: int, lora_names: Collection[str] | None = None
+) -> Explanation:
     """Return how any prompt is read in a run of `steps` steps, at least 1. No file is read.
+
+    Args:
+        prompt: the prompt.
+        prompt_syntax: its syntax.
+        steps: the number of steps.
+        lora_names: the names of the LoRAs that there are; None if they are not known.
 
     Raises:
         InputError: if there is no such syntax, or the prompt has too many different texts.
@@ -47,9 +65,10 @@ def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
     if prompt_syntax not in SYNTAXES:
         syntaxes = " or ".join(map(repr, SYNTAXES))
         raise InputError(f"prompt_syntax is {prompt_syntax!r}; expected {syntaxes}")
-    loras, lists = "", []
+    loras, lists, ignored = "", [], []
     if prompt_syntax == A1111:
-        prompt, loras = take_tags(prompt)
+        prompt, loras = take_tags(without_comments(prompt), lora_names)
+        prompt, ignored = ignored_parts(prompt)
         lists, prompt = find_lists(prompt), longest_choice(prompt)
     steps_of_sections: dict[tuple[Section, ...], list[int]] = {}
     step = 0
@@ -57,7 +76,7 @@ def explain(prompt: str, prompt_syntax: str, steps: int) -> Explanation:
         steps_of_sections.setdefault(sections, []).extend(range(step + 1, until + 1))
         step = until
     texts = tuple(Text(tuple(numbers), sections) for sections, numbers in steps_of_sections.items())
-    return Explanation(texts, parse_loras(loras), tuple(lists))
+    return Explanation(texts, parse_loras(loras), tuple(lists), tuple(ignored))
 
 
 def reads_as_plain(prompt: str) -> bool:

@@ -1,25 +1,31 @@
 """Names and weights of a request's LoRAs, as text and as tags in a prompt.
 
 The text is such as "pixel:0.8,other:0.5:0.3": a name, the weight in the UNet and, if it differs,
-the weight in the text encoders. A prompt's tags are AUTOMATIC1111's, `<lora:pixel:0.8>` or
-`<lora:other:0.3:0.5>`, which name the text encoders' weight first. Source:
+the weight in the text encoders. A prompt's tags are AUTOMATIC1111's, `<lora:pixel:0.8>`,
+`<lora:other:0.3:0.5>` or `<lora:other:te=0.3:unet=0.5>`. The text encoders' weight comes first, and
+`lyco` is another name of `lora`. Every `<name:...>` is a tag, also one of a hypernetwork, which is
+not used here. Sources:
 https://github.com/AUTOMATIC1111/stable-diffusion-webui/blob/master/extensions-builtin/Lora/extra_networks_lora.py
+https://github.com/AUTOMATIC1111/stable-diffusion-webui/blob/master/modules/extra_networks.py
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 import numpy as np
+
+from pipeline.text.wildcards import find_lists
 
 MAX_LORAS = 8  # in a request
 MAX_WEIGHT = 4.0  # of a LoRA; the lowest is its negative
 LORA_NAME = r"[^\s:,<>\x00-\x1f\x7f](?:[^:,<>\x00-\x1f\x7f]{0,98}[^\s:,<>\x00-\x1f\x7f])?"
 _WEIGHT = r"[+-]?[0-9]{1,3}(?:\.[0-9]{1,20})?"
 _LORA = re.compile(rf"({LORA_NAME}):({_WEIGHT})(?::({_WEIGHT}))?")
-# Spaces are looked at from the first of them only, so that no text takes more than linear time.
-_TAG = re.compile(r"(?:(?<![ \t])[ \t]++)?<lora:([^<>]{1,300})>")
-_TAG_WEIGHT = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
+# Spaces are looked at from the first of them only, and a tag holds no "<", so that no text takes
+# more than linear time.
+_TAG = re.compile(r"((?<![ \t])[ \t]++)?(<(\w+):([^<>]+)>)")
+_KINDS = ("lora", "lyco")
 _DECIMALS = 20
 
 # LoRAs by name: one weight, or the weights in the UNet and in the text encoders.
@@ -77,50 +83,67 @@ def add_tags(prompt: str, loras: str) -> str:
     return " ".join(filter(None, (prompt, *tags)))
 
 
-def take_tags(prompt: str) -> tuple[str, str]:
-    """Return a prompt without the tags of LoRAs, and the text of these LoRAs.
+def take_tags(prompt: str, known_names: Collection[str] | None = None) -> tuple[str, str]:
+    """Return a prompt without the tags of LoRAs that can be used, and the text of these LoRAs.
 
-    A tag that cannot be read stays in the prompt. If two tags have the same name, the last one
-    counts. With too many LoRAs, all tags stay.
+    If two tags have the same name, the last one counts. What a tag says beside weights stays in a
+    tag of its own: `<options:pixel:dyn=32>`. Other tags stay: those of LoRAs outside `known_names`,
+    if these are known, those inside lists, and those over a limit.
     """
-    rest, loras = _without_tags(prompt, ())
+    loras: dict[str, tuple[float, float]] = {}
+    lists = "".join(find_lists(prompt))
+
+    def take(tag: str, kind: str, content: str) -> str:
+        lora = _parse_tag(content) if kind in _KINDS and tag not in lists else None
+        if lora is None or (known_names is not None and lora[0] not in known_names):
+            return tag
+        name, weights, options = lora
+        if name not in loras and len(loras) == MAX_LORAS:
+            return tag
+        loras[name] = weights
+        return options and f"<options:{name}:{options}>"
+
+    return _with_tags(prompt, take), format_loras(loras)
+
+
+def drop_tags(prompt: str) -> tuple[str, list[str]]:
+    """Return a prompt without any tags, and the tags."""
+    tags = [tag for _, tag, _, _ in _TAG.findall(prompt)]
+    return _with_tags(prompt, lambda *_: ""), tags
+
+
+def _with_tags(prompt: str, change: Callable[[str, str, str], str]) -> str:
+    """Return a prompt with what `change` returns in place of each tag, its kind and its content.
+
+    The spaces before a tag that is left out go with it, unless two words or two signs around it
+    would become one.
+    """
+
+    def changed(match: re.Match[str]) -> str:
+        spaces, tag = match[1] or "", change(*match.groups()[1:])
+        start, end = match.span()
+        before, after = prompt[max(start - 1, 0) : start], prompt[end : end + 1]
+        is_apart = not after.strip() or before.isalnum() != after.isalnum()
+        return tag if not tag and is_apart else spaces + tag
+
+    result = _TAG.sub(changed, prompt)
+    return prompt if result == prompt else result.strip()
+
+
+def _parse_tag(content: str) -> tuple[str, tuple[float, float], str] | None:
+    """Return the name, the weights and further options in a tag; without weights they are 1."""
+    items = content.split(":")
+    named = dict(item.split("=") for item in items if item.count("=") == 1)
+    name, *weights = [item for item in items if item.count("=") != 1] or [""]
+    encoders = named.pop("te", [*weights, "1"][0])
+    unet = named.pop("unet", [*weights[1:], encoders][0])
+    options = ":".join([*weights[2:], *(f"{key}={value}" for key, value in named.items())])
     try:
-        return rest, format_loras(dict(loras))
+        pair = float(unet), float(encoders)
     except ValueError:
-        return prompt, ""
-
-
-def without_unknown_tags(prompt: str, known_names: Collection[str]) -> tuple[str, list[str]]:
-    """Return a prompt without the tags of LoRAs outside `known_names`, and these LoRAs' names."""
-    rest, loras = _without_tags(prompt, known_names)
-    return rest, [name for name, _ in loras]
-
-
-def _without_tags(
-    prompt: str, kept_names: Collection[str]
-) -> tuple[str, list[tuple[str, tuple[float, float]]]]:
-    """Return a prompt without the tags of LoRAs outside `kept_names`, and what they say."""
-    loras: list[tuple[str, tuple[float, float]]] = []
-
-    def leave_out(tag: re.Match[str]) -> str:
-        lora = _parse_tag(tag[1])
-        if lora is None or lora[0] in kept_names:
-            return tag[0]
-        loras.append(lora)
-        return ""
-
-    rest = _TAG.sub(leave_out, prompt)
-    return rest.strip() if loras else prompt, loras
-
-
-def _parse_tag(content: str) -> tuple[str, tuple[float, float]] | None:
-    """Return the name and the weights in a tag; without weights they are 1."""
-    name, *weights = content.split(":")
-    numbers = [float(weight) for weight in weights if _TAG_WEIGHT.fullmatch(weight)]
-    if not is_lora_name(name) or len(numbers) != len(weights) or len(numbers) > 2:
         return None
-    encoders, unet = (numbers * 2)[:2] if numbers else (1.0, 1.0)
-    return None if max(abs(unet), abs(encoders)) > MAX_WEIGHT else (name, (unet, encoders))
+    is_usable = is_lora_name(name) and all(abs(weight) <= MAX_WEIGHT for weight in pair)
+    return (name, pair, options) if is_usable else None
 
 
 def _checked(loras: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

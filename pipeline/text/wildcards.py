@@ -1,19 +1,23 @@
 """Lists in prompts, from which a seed chooses: `{red|blue}`, `{2$$a|b|c}` and `__colour__`.
 
 `{a|b}` becomes one of its options and `{2$$a|b|c}` two different ones, with a comma between them.
-`__colour__` becomes a line of the file colour.txt in a folder. Lists may be nested, and lines may
-name other files. The syntax is that of https://github.com/adieyal/sd-dynamic-prompts
+`{1-2$$ and $$a|b}` becomes one or two, with " and " between them. In `{3::a|b}`, a is three times
+as likely as b. `__colour__` becomes a line of the file colour.txt in a folder, and
+`{2$$__colour__}` two different lines. Lists may be nested, and lines may name other files. A name
+without a file is text. The syntax is that of
+https://github.com/adieyal/sd-dynamic-prompts/blob/main/docs/SYNTAX.md
 """
 
 import hashlib
 import json
 import re
 import stat
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -28,11 +32,41 @@ MAX_DEPTH = 10  # files that name others
 MAX_LINES = 1000  # lines that the prompts of a request take from files
 KEPT_FILES = 128  # whose lines are kept in memory
 _TOKEN = re.compile(r"[^\\{}\[\]|]++|\\[\s\S]?|[\s\S]")
-_COUNT = re.compile(r"([0-9]{1,2})\$\$")
-_COUNT_SIZE = 4  # characters that it matches at most
+# How many options to choose, and what comes between them.
+_COUNT = re.compile(r"(?:([0-9]{1,2})|([0-9]{0,2})-([0-9]{0,2}))\$\$(?:([^$|{}]{0,20})\$\$)?")
+_COUNT_SIZE = 29  # characters that it matches at most
+_MOST = 99  # options that it can ask for
+_NEVER = 1e-9  # in place of a weight of 0, so that there is always something to choose
+_WEIGHT = re.compile(r"\s*+([0-9]{1,9}+(?:\.[0-9]{0,9}+)?|\.[0-9]{1,9}+)\s*+::")
 _NAME = re.compile(r"[\w-]++(?:/[\w-]++)*+")
 # A name begins and ends with no underscore or space, so that "____" is text.
 WILDCARD = re.compile(r"__(?=[^\s_])((?:(?!__)\S){1,100}+)__")
+# Lists that are not there, and variables, which there are none of: both are read as text.
+UNRESOLVED = re.compile(rf"{WILDCARD.pattern}|\$\{{[^{{}}]*+\}}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The options of a list, and how to choose from them.
+
+    Attributes:
+        options: the options. The only option of a list in a file is its name.
+        ends: for each option the sum of its weight and of those before it; more weight is likelier.
+        low, high: how many to choose at least, and at most; there may be fewer.
+        separator: what comes between them.
+    """
+
+    options: Sequence[str]
+    ends: Sequence[float]
+    low: int = 1
+    high: int = 1
+    separator: str = ", "
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that has the options; None if they are here."""
+        match = WILDCARD.fullmatch(self.options[0].strip()) if len(self.options) == 1 else None
+        return match and match[1]
 
 
 @dataclass
@@ -79,42 +113,56 @@ class Resolver:
         """
         if depth and len(text) > MAX_TEXT:
             raise _too_long()
-        chosen = "".join(_replaced(text, self._choose))
-        result = WILDCARD.sub(lambda match: self._line(match[1], depth), chosen)
+        chosen = "".join(_replaced(text, lambda _, choice: self._choose(choice, depth)))
+        result = WILDCARD.sub(lambda match: self._choose(Choice([match[0]], [1]), depth), chosen)
         if len(result) > max(MAX_TEXT, len(text)):
             raise _too_long()
         return result
 
-    def _choose(self, _: list[str], options: list[str], count: int) -> str:
-        return ", ".join(options.pop(self._draw(len(options))) for _ in range(count))
+    def _choose(self, choice: Choice, depth: int) -> str:
+        if choice.file is None:
+            return choice.separator.join(self._pick(choice))
+        lines = read_lines(self._folder, choice.file)
+        if not lines:
+            return choice.options[0]
+        chosen = self._pick(replace(choice, options=lines, ends=range(1, len(lines) + 1)))
+        return choice.separator.join(self._line(line, choice.file, depth) for line in chosen)
 
-    def _draw(self, count: int) -> int:
-        """Return a place among `count`, in a way that Python's versions share."""
-        return int(self._random.random() * count)
+    def _pick(self, choice: Choice) -> list[str]:
+        """Return different options, in a way that Python's versions share."""
+        low, high = (min(count, len(choice.options)) for count in (choice.low, choice.high))
+        count = low + int(self._random.random() * (high - low + 1)) if low < high else low
+        ends, places = choice.ends, list[int]()
+        for _ in range(count):
+            weights = {place: ends[place] - (ends[place - 1] if place else 0) for place in places}
+            point = self._random.random() * (ends[-1] - sum(weights.values()))
+            for place in sorted(places):  # steps over those that were chosen
+                if point >= ends[place] - weights[place]:
+                    point += weights[place]
+            places.append(min(bisect_right(ends, point), len(ends) - 1))
+        return [choice.options[place] for place in places]
 
-    def _line(self, name: str, depth: int) -> str:
+    def _line(self, line: str, name: str, depth: int) -> str:
         if depth >= MAX_DEPTH or not next(self._budget, False):
             raise InputError(
                 f"the list __{name}__ is nested more than {MAX_DEPTH} files deep, or the prompts"
                 f" take more than {MAX_LINES} lines from files; use fewer lists, and let no file"
                 " lead back to itself"
             )
-        lines = read_lines(self._folder, name)
-        return self.resolve(lines[self._draw(len(lines))], depth + 1)
+        return self.resolve(line, depth + 1)
 
 
 class _Choices(str):
-    """A list as it is written, with its options and how many of them to choose."""
+    """A list as it is written, with the choice that it is."""
 
-    options: list[str]
-    chosen: int
+    choice: Choice
 
 
-def _replaced(text: str, choose: Callable[[list[str], list[str], int], str]) -> list[str]:
+def _replaced(text: str, choose: Callable[[list[str], Choice], str]) -> list[str]:
     """Return the parts of a text, with what `choose` returns in place of each list.
 
-    Inner lists come before those around them. `choose` gets the parts of a list, its options, and
-    how many of them to choose. Brackets that enclose no list stay as they are.
+    Inner lists come before those around them. `choose` gets the parts of a list, and the choice
+    that it is. Brackets that enclose no list stay as they are.
     """
     parts: list[str] = []
     brackets: list[_List] = []
@@ -132,25 +180,23 @@ def _replaced(text: str, choose: Callable[[list[str], list[str], int], str]) -> 
             lists -= 1
             while (bracket := brackets.pop()).kind != "{":
                 pass
-            options, count = _options(parts, bracket)
-            if options:
-                parts[bracket.start :] = [choose(parts[bracket.start :], options, count)]
+            if choice := _choice(parts, bracket):
+                parts[bracket.start :] = [choose(parts[bracket.start :], choice)]
     return parts
 
 
 def longest_choice(text: str) -> str:
     """Return a text with the longest options of its lists; lists in files stay as they are."""
 
-    def longest(_: list[str], options: list[str], count: int) -> str:
-        return ", ".join(sorted(options, key=len, reverse=True)[:count])
+    def longest(_: list[str], choice: Choice) -> str:
+        return choice.separator.join(sorted(choice.options, key=len, reverse=True)[: choice.high])
 
     return "".join(_replaced(text, longest))
 
 
-def _as_written(parts: list[str], options: list[str], count: int) -> _Choices:
+def _as_written(parts: list[str], choice: Choice) -> _Choices:
     choices = _Choices("".join(parts))
-    choices.options = options
-    choices.chosen = count
+    choices.choice = choice
     return choices
 
 
@@ -162,19 +208,16 @@ def find_lists(text: str) -> list[str]:
     return [*lists, *(match[0] for match in WILDCARD.finditer(rest))]
 
 
-def options_of(text: str) -> tuple[list[str], int]:
-    """Return the options of a list that `find_lists` found, and how many of them to choose.
-
-    A list in a file is its own only option.
-    """
+def choice_of(text: str) -> Choice:
+    """Return the choice that a list is which `find_lists` found."""
     for part in _replaced(text, _as_written):
         if isinstance(part, _Choices):
-            return part.options, part.chosen
-    return [text], 1
+            return part.choice
+    return Choice([text], [1])
 
 
 def _count(parts: list[str], bracket: _List) -> re.Match[str] | None:
-    """Match the number of choices that a list may begin with, such as `2$$`.
+    """Match the number of choices that a list may begin with, such as `2$$` or `1-2$$ and $$`.
 
     Only as many parts are joined as can hold it. Joining all parts after each bracket would take
     quadratic time for deeply nested brackets.
@@ -186,19 +229,26 @@ def _count(parts: list[str], bracket: _List) -> re.Match[str] | None:
     return _COUNT.match(beginning)
 
 
-def _options(parts: list[str], bracket: _List) -> tuple[list[str], int]:
-    """Return the options between a bracket and the last part, and how many of them to choose.
-
-    There are none if the bracket encloses no list.
-    """
+def _choice(parts: list[str], bracket: _List) -> Choice | None:
+    """Return the choice between a bracket and the last part; None if they enclose no list."""
     count = _count(parts, bracket)
     if count is None and not bracket.bars:
-        return [], 0
+        return None
     ends = [bracket.start, *bracket.bars, len(parts) - 1]
-    options = ["".join(parts[a + 1 : b]) for a, b in pairwise(ends)]
-    if count is not None:
-        options[0] = options[0].lstrip()[count.end() :]
-    return options, min(1 if count is None else int(count[1]), len(options))
+    texts = ["".join(parts[a + 1 : b]) for a, b in pairwise(ends)]
+    exact, lowest, highest, separator = count.groups() if count else ("1", None, None, None)
+    texts[0] = texts[0].lstrip()[count.end() :] if count else texts[0]
+    low, high = sorted((int(exact or lowest or 1), int(exact or highest or _MOST)))
+    options, weights = zip(*map(_weighed, texts), strict=True)
+    return Choice(
+        options, [*accumulate(weights)], low, high, ", " if separator is None else separator
+    )
+
+
+def _weighed(option: str) -> tuple[str, float]:
+    """Return an option without its weight, and the weight: 1 where there is none."""
+    match = _WEIGHT.match(option)
+    return (option, 1.0) if match is None else (option[match.end() :], float(match[1]) or _NEVER)
 
 
 def _too_long() -> InputError:
@@ -221,28 +271,22 @@ def _digest_of(folder: Path, files: tuple[tuple[Path, Version], ...]) -> str:
     digests: list[tuple[str, str]] = []
     for name in [file.relative_to(folder).with_suffix("").as_posix() for file, _ in files]:
         with suppress(InputError):
-            lines = "\n".join(read_lines(folder, name))
-            digests.append((name, hashlib.sha256(lines.encode()).hexdigest()))
+            if lines := "\n".join(read_lines(folder, name)):
+                digests.append((name, hashlib.sha256(lines.encode()).hexdigest()))
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def read_lines(folder: Path | None, name: str) -> Sequence[str]:
     """Return the lines of a list's file without blank ones and those that begin with #.
 
+    There are none if the folder, or the file, is not there, or if no file can have this name.
+
     Raises:
-        InputError: if the list has no file that can be used; the message says why.
+        InputError: if the file cannot be used; the message says why.
     """
-    if folder is None:
-        raise InputError(
-            f"the prompt names the list __{name}__, but there is no folder of lists; set"
-            " wildcard_dir, or leave the list out"
-        )
-    if _NAME.fullmatch(name) is None:
-        raise InputError(
-            f"__{name}__ cannot name a list; expected letters, digits, - and _, with / between"
-            " folders"
-        )
-    reason, lines = "is not there", ()
+    if folder is None or _NAME.fullmatch(name) is None:
+        return ()
+    lines = ()
     try:
         file = (folder / f"{name}.txt").resolve(strict=True)
         status = file.stat()
@@ -252,8 +296,8 @@ def read_lines(folder: Path | None, name: str) -> Sequence[str]:
             reason = f"is not a text file of at most {MAX_FILE >> 20} MB"
         else:
             reason, lines = "has no lines of text", _lines(file, version_of(status))
-    except FileNotFoundError:
-        pass
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
     except (OSError, ValueError):
         reason = "cannot be read as text in UTF-8"
     if not lines:

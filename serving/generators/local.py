@@ -527,11 +527,17 @@ class LocalDrawer(Drawer):
                 self.requests.publish(record, Preview((jpeg,)))
                 return
             assert seated.drawing is not None
-            seeds = seated.drawing.request.seeds
+            seeds, ignored = seated.drawing.request.seeds, seated.drawing.ignored
             unblurred = self._reveal and record.request.unblurred
             images = await asyncio.gather(
                 *(
-                    asyncio.to_thread(encode, picture, seeds[picture.index], unblurred)
+                    asyncio.to_thread(
+                        encode,
+                        picture,
+                        seeds[picture.index],
+                        unblurred,
+                        ignored[picture.index],
+                    )
                     for picture in pictures
                 )
             )

@@ -59,18 +59,19 @@ def small_jpeg_of(picture: Pillow.Image) -> bytes:
     return jpeg_of(small)
 
 
-def encode(picture: Picture, seed: int, unblurred: bool) -> Image:
+def encode(picture: Picture, seed: int, unblurred: bool, ignored: tuple[str, ...]) -> Image:
     """Return a picture as an event with its PNG file.
 
     Args:
         picture: a finished PIL picture with its settings in `info`.
         seed: its seed.
         unblurred: whether the original of a blurred picture goes with it, if it may be shown.
+        ignored: see `Image`.
     """
     original = picture.unblurred if unblurred else None
     settings = asdict(metadata.from_text(picture.image.info[metadata.KEY]))
     file = _png(picture.image)
-    return Image(picture.index, file, seed, settings, original and _png(original))
+    return Image(picture.index, file, seed, settings, original and _png(original), ignored)
 
 
 def _png(image: Pillow.Image) -> bytes:

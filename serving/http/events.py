@@ -117,7 +117,8 @@ def router(generator: Generator, keys: ApiKeys, *, passes_on: bool) -> APIRouter
 
         `reading` has the prompt's `texts` with the steps that use them, the weights of its `loras`
         in the UNet and in the text encoders, and the `lists` from which the seed chooses. A text
-        has the `fragments` of each section between two breaks, with their weights.
+        has the `fragments` of each section between two breaks, with their weights. `ignored` has
+        the parts without effect, such as the tags of LoRAs that are not there.
         """
         body = await bodies.read(sender, schemas.LengthBody)
         steps = body.num_inference_steps or generator.facts.num_inference_steps
@@ -156,9 +157,9 @@ async def _read(
     generator: Generator, address: str, prompt: str, syntax: str, steps: int
 ) -> tuple[Explanation, Length | None]:
     """Return how a prompt is read and how long it is, as soon as it is the address's turn."""
-    workers = readers.of_prompts()
+    workers, names = readers.of_prompts(), generator.facts.lora_names
     try:
-        explanation = await workers.run(address, partial(explain, prompt, syntax, steps))
+        explanation = await workers.run(address, partial(explain, prompt, syntax, steps, names))
     except InputError as error:
         raise RequestError(untranslated(str(error))) from error
     async with workers.turn(address):
@@ -175,7 +176,12 @@ def _reading(explanation: Explanation) -> dict[str, Any]:
         }
         for text in explanation.texts
     ]
-    return {"texts": texts, "loras": explanation.loras, "lists": explanation.lists}
+    return {
+        "texts": texts,
+        "loras": explanation.loras,
+        "lists": explanation.lists,
+        "ignored": explanation.ignored,
+    }
 
 
 def _sent(request_id: str, event: Event) -> ServerSentEvent:

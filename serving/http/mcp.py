@@ -46,8 +46,13 @@ _OUTPUT = {
             "type": "string",
             "description": "The part of the prompt that the model could not read, or empty.",
         },
+        "ignored": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "All parts of the prompts that have no effect.",
+        },
     },
-    "required": ["seeds", "left_out"],
+    "required": ["seeds", "left_out", "ignored"],
 }
 
 
@@ -148,7 +153,9 @@ class McpServer:
                     raise as_refusal(event)
                 elif isinstance(event, Done):
                     left_out = event.truncated
-        summary = {"seeds": [image.seed for image in images], "left_out": left_out}
+        ignored = dict.fromkeys(part for image in images for part in image.ignored)
+        seeds = [image.seed for image in images]
+        summary = {"seeds": seeds, "left_out": left_out, "ignored": [*ignored]}
         text = types.TextContent(type="text", text=json.dumps(summary))
         return [*map(_picture, images), text], summary
 

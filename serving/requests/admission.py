@@ -43,7 +43,7 @@ def expand(request: Request, facts: Facts) -> Request:
     try:
         return resolve(request, facts, has_image=request.image is not None)
     except InputError as error:
-        count = len(all_loras(request)) + (request.recipe != "")
+        count = len(all_loras(request, facts.lora_names)) + (request.recipe != "")
         params: dict[str, Param] = {"count": count, "limit": MAX_LORAS}
         raise RequestError(Message(Code.TOO_MANY_LORAS, params), field="loras") from error
 

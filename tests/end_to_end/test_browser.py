@@ -245,8 +245,11 @@ def test_words_that_the_model_does_not_know_are_named(page: Page):
     open_advanced(page)
     page.locator("#negative textarea").fill("blurry")
     expect(page.locator("#negative-length .unknown")).to_have_text(re.compile(": blurry$"))
-    prompt.fill("a red star")
+    prompt.fill("a red star <hypernet:b:1> # note")
     expect(note).to_be_empty()
+    expect(page.locator(".veil span")).to_have_text(["<hypernet:b:1>", "# note"])
+    expect(page.locator("#length .read")).to_contain_text("without effect: <hypernet:b:1>")
+    prompt.fill("a red star")
     expect(page.locator(".veil")).to_be_hidden()
 
 

@@ -42,6 +42,19 @@ test("unknown words in the end that is left out belong to it", () => {
   assert.deepEqual(parts("a fox, a fox", { words: ["fox"], leftOut: ", a fox" }), ["fox", ", a fox"]);
 });
 
+test("parts without effect are found as they are written", () => {
+  const without = ["<hypernet:foo:1>", "AND", "# (a note"];
+  assert.deepEqual(
+    parts("BRAND AND a<hypernet:foo:1> sofa # (a note\nb", { without, words: ["sofa", "note"] }),
+    ["AND", "<hypernet:foo:1>", "sofa", "# (a note"],
+  );
+});
+
+test("the end that is left out is found beside tags and parts without effect", () => {
+  const read = { leftOut: "a fox", without: ["# red"] };
+  assert.deepEqual(parts("a cat, a <lora:b:1> fox # red", read), ["a <lora:b:1> fox # red"]);
+});
+
 test("a text of any length is read to its end", () => {
   for (const unit of ["a", "a-", "a\u0301", "\u200D", "👨\u200D", "🇩", "-'", " "]) {
     const long = unit.repeat(500_000);

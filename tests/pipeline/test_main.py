@@ -118,6 +118,11 @@ def test_a_prompt_for_each_picture(tmp_path: Path, run: Callable[..., tuple]) ->
     assert prompts == ["a star", "a ring", "a square", long.strip()]
 
 
+def test_parts_of_a_prompt_without_effect_are_named(run: Callable[..., tuple]) -> None:
+    given = "--images", "1", "--prompt-syntax", "a1111"
+    assert run("a star <lora:gone:1>", *given)[2] == "without effect: <lora:gone:1>\n"
+
+
 def test_a_blank_prompt(tmp_path: Path, run: Callable[..., tuple]) -> None:
     status, printed, messages = run("", "--seed", "3")
     assert (status, len(printed), messages) == (0, 5, "")

@@ -33,23 +33,35 @@ def test_the_first_model_has_no_name_in_resolved_requests():
 
 def test_prompts_name_loras():
     asked = GenerateRequest("a <lora:b:2> fox<lora:a:1:3>", loras="a:2,c:1", prompt_syntax="a1111")
-    found = with_named_loras(asked)
+    found = with_named_loras(asked, {"a", "b"})
     assert (found.prompt, found.loras) == ("a fox", "a:3:1,b:2,c:1")
-    assert with_named_loras(found) == found
-    several = with_named_loras(replace(asked, prompt=("a <lora:b>", "c <lora:b:2>")))
+    assert with_named_loras(found, {"a", "b"}) == found
+    several = with_named_loras(replace(asked, prompt=("a <lora:b>", "c <lora:b:2>")), {"b"})
     assert (several.prompt, several.loras) == (("a", "c"), "a:2,b:2,c:1")
 
 
 def test_plain_prompts_name_no_loras():
-    asked = GenerateRequest("a <lora:b:2> fox", loras="a:2")
-    assert with_named_loras(asked) == asked
+    asked = GenerateRequest("a <lora:b:2> fox # note", loras="a:2")
+    assert with_named_loras(asked, {"b"}) == asked
+
+
+def test_comments_leave_prompts_before_loras_are_looked_for():
+    asked = GenerateRequest("a # <lora:b:2>", "x\n# y", prompt_syntax="a1111")
+    found = with_named_loras(asked, {"b"})
+    assert (found.prompt, found.negative_prompt, found.loras) == ("a", "x", "")
+
+
+def test_tags_of_loras_that_are_not_there_stay():
+    asked = GenerateRequest("a <lora:gone:2> <lora:b:1>", loras="lost:1", prompt_syntax="a1111")
+    found = with_named_loras(asked, {"b"})
+    assert (found.prompt, found.loras) == ("a <lora:gone:2>", "b:1,lost:1")
 
 
 def test_too_many_loras_in_prompts():
     many = ",".join(f"own{i}:1" for i in range(8))
     asked = GenerateRequest("a <lora:b:2> fox", loras=many, prompt_syntax="a1111")
     with pytest.raises(InputError, match="loras and the LoRAs of prompts: 9 LoRAs are too many"):
-        with_named_loras(asked)
+        with_named_loras(asked, {"b"})
 
 
 requests = st.builds(

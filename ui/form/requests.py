@@ -13,7 +13,7 @@ from pipeline.request import VALUES, with_own_names
 from pipeline.setting_kinds import Number, OwnNumber, Seed, Setting, Whole
 from pipeline.text.explanation import reads_as_plain
 from pipeline.text.loras import MAX_LORAS, format_loras, parse_loras, take_tags
-from pipeline.text.prompt_syntax import PLAIN
+from pipeline.text.prompt_syntax import A1111, PLAIN, without_comments
 from serving.generator import MAX_CHARACTERS, Request, RequestError
 from serving.messages import Code, Message, Param
 from ui.form.fields import USUAL, Fields, Visitor
@@ -49,7 +49,7 @@ def to_request(
     """
     if isinstance(fields.model, str):
         facts = facts.for_known(fields.model)
-    prompts = split(_text("prompt", fields.prompt), fields.several)
+    prompts = split(_text("prompt", fields.prompt), fields.several, fields.prompt_syntax)
     values = with_own_names(fields._asdict())
     numbers = {setting.name: _value(setting, facts, values[setting.link]) for setting in VALUES}
     if tags:
@@ -65,7 +65,9 @@ def to_request(
         raise _refused(
             Code.UNKNOWN_CHOICE, "style", value=_sent(fields.style), choices=list(styles)
         )
-    negative_prompt = _text("negative_prompt", fields.negative_prompt)
+    negative_prompt = uncommented(
+        _text("negative_prompt", fields.negative_prompt), fields.prompt_syntax
+    )
     styled_prompts = [styles[fields.style].apply(prompt, negative_prompt) for prompt in prompts]
     full_prompts = tuple(prompt for prompt, _ in styled_prompts)
     if tags and all(map(reads_as_plain, (*full_prompts, styled_prompts[0][1]))):
@@ -81,10 +83,19 @@ def to_request(
     )
 
 
-def split(prompt: str, several: object) -> list[str]:
-    """Return the prompts: every line with `several`, else the whole text. Drop blank ones."""
-    prompts = prompt.splitlines() if several else [prompt]
-    return [text.strip() for text in prompts if text.strip()]
+def split(prompt: str, several: object, syntax: object) -> list[str]:
+    """Return the prompts: every line with `several`, else the whole text.
+
+    Comments, which AUTOMATIC1111's syntax has, are left out, and blank prompts.
+    """
+    lines = prompt.splitlines() if several else [prompt]
+    prompts = [uncommented(line, syntax).strip() for line in lines]
+    return [*filter(None, prompts)]
+
+
+def uncommented(prompt: str, syntax: object) -> str:
+    """Return a prompt without comments, which only AUTOMATIC1111's syntax has."""
+    return without_comments(prompt) if syntax == A1111 else prompt
 
 
 def without_tags(prompt: str) -> str:

@@ -385,7 +385,9 @@ class Drawing:
             FileData(path=str(picture.path), orig_name=picture.path.name).model_dump()
             for picture in pictures
         ]
-        return files, [image.seed for image in images], done.truncated
+        parts = dict.fromkeys(part for image in images for part in image.ignored)
+        ignored = [*(part for part in parts if part not in done.truncated), done.truncated]
+        return files, [image.seed for image in images], " … ".join(filter(None, ignored))
 
     def _request(self, fields: Fields, visitor: Visitor, *, blank: bool) -> Request:
         request = requests.to_request(

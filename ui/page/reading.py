@@ -3,7 +3,7 @@
 import string
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 import gradio as gr
 
@@ -12,9 +12,9 @@ from pipeline.facts import Facts
 from pipeline.request import GenerateRequest
 from pipeline.resolve import with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
-from pipeline.text.prompt_syntax import A1111
+from pipeline.text.prompt_syntax import A1111, comments
 from pipeline.text.unknown_words import unknown_words
-from pipeline.text.wildcards import options_of
+from pipeline.text.wildcards import choice_of
 from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
 from serving.requests import readers
@@ -73,24 +73,30 @@ async def told(
 
     Both are empty for prompts that are refused, and while an address asks too often.
     """
-    model, negative = generator.facts.for_known(fields.model), fields.negative_prompt
+    model, syntax = generator.facts.for_known(fields.model), fields.prompt_syntax
+    negative = requests.uncommented(fields.negative_prompt, syntax)
     if fields.style not in styles or len(max(fields.prompt, negative, key=len)) > MAX_CHARACTERS:
         return status.EMPTY, status.EMPTY
-    lines = requests.split(fields.prompt, fields.several)[: model.images_per_request]
+    lines = requests.split(fields.prompt, fields.several, syntax)
+    lines = lines[: model.images_per_request]
     # Tags of LoRAs are taken in any syntax.
-    untagged = lines if fields.prompt_syntax == A1111 else [*map(requests.without_tags, lines)]
+    untagged = lines if syntax == A1111 else [*map(requests.without_tags, lines)]
     style = styles[fields.style]
     prompts = [style.apply(text, "")[0] for text in untagged]
     negatives = [style.apply("", negative)[1]] if negative.strip() else []
     try:
         steps = _steps(fields, model)
         html_lines = [
-            await _line(texts, typed, fields.prompt_syntax, steps, address, model, generator)
-            for texts, typed in ((prompts, untagged), (negatives, [negative] if negatives else []))
+            await _line(texts, typed, syntax, steps, address, model, generator, lora_names)
+            for texts, typed, lora_names in (
+                (prompts, untagged, None),
+                (negatives, [negative] if negatives else [], ()),  # it names no LoRAs
+            )
         ]
     except (InputError, RequestError):  # Generate tells why
         return status.EMPTY, status.EMPTY
-    return html_lines[0], html_lines[1]
+    noted = comments(fields.prompt) if syntax == A1111 else []
+    return html_lines[0] + status.ignored(noted), html_lines[1]
 
 
 def _steps(fields: Fields, facts: Facts) -> int:
@@ -113,21 +119,27 @@ async def _line(
     address: str,
     model: Facts,
     generator: Generator,
+    lora_names: Sequence[str] | None,
 ) -> str:
-    """Return the HTML about texts, which are the `typed` ones with the words of the style."""
+    """Return the HTML about texts, which are the `typed` ones with the words of the style.
+
+    They can name the LoRAs in `lora_names`; None for any.
+    """
     workers = readers.of_prompts()
-    readings: list[str] = []
+    explanations: list[Explanation] = []
     lengths: list[tuple[Length, str]] = []  # and the words of the style after the visitor's
     for text, words in zip(texts, typed, strict=True):
-        readings += await workers.run(address, partial(_read, text, syntax, steps))
+        reading = partial(explain, text, syntax, steps, lora_names)
+        explanations.append(await workers.run(address, reading))
         async with workers.turn(address):
             length = await generator.measure(text, syntax, steps)
         added = text[text.rfind(words) + len(words) :]
         lengths += [] if length is None else [(length, added)]
     longest, added = max(lengths, key=lambda pair: pair[0].tokens, default=(None, ""))
     unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, model))
-    html = status.reading([*dict.fromkeys(readings)]) + status.length(longest, added)
-    return html + status.unknown(unknown)
+    readings = dict.fromkeys(chain(*map(parts, explanations)))
+    html = status.reading([*readings]) + status.length(longest, added) + status.unknown(unknown)
+    return html + status.ignored([part for read in explanations for part in read.ignored])
 
 
 def _unknown(texts: Sequence[str], syntax: str, steps: int, model: Facts) -> list[str]:
@@ -139,10 +151,6 @@ def _unknown(texts: Sequence[str], syntax: str, steps: int, model: Facts) -> lis
     added_words += [embedding.name for embedding in model.embeddings]
     known_words = [*model.words, *" ".join(added_words).replace(",", " ").split()]
     return unknown_words([explain(text, syntax, steps) for text in texts], known_words)
-
-
-def _read(text: str, syntax: str, steps: int) -> list[str]:
-    return parts(explain(text, syntax, steps))
 
 
 def parts(explanation: Explanation) -> list[str]:
@@ -166,14 +174,24 @@ def parts(explanation: Explanation) -> list[str]:
         *([i18n.text("sections", count=breaks)] if breaks > 1 else []),
         *loras,
         *map(_choice, explanation.lists),
+        *_ignored(explanation),
     ]
+
+
+def _ignored(explanation: Explanation) -> list[str]:
+    """Return a phrase about the parts of a prompt without effect, if there are any."""
+    names = [short(part, _QUOTED) for part in dict.fromkeys(explanation.ignored)]
+    return [i18n.text("without_effect", parts=", ".join(names[:_MOST]))] if names else []
 
 
 def _choice(text: str) -> str:
     """Return the options of a list in a prompt; the seed chooses one of them."""
-    options, count = options_of(text)
+    choice = choice_of(text)
+    options, limit = choice.options, len(choice.options) if choice.file is None else choice.high
     option_texts = [short(option.strip(), _QUOTED) or i18n.NOTHING for option in options[:_MOST]]
     option_texts += ["…"] if len(options) > _MOST else []
+    low, high = min(choice.low, limit), min(choice.high, limit)
+    count = low if low == high else f"{low}–{high}"
     return i18n.text("one_of", options=", ".join(option_texts), count=count)
 
 

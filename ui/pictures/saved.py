@@ -186,7 +186,7 @@ def unfinished(
     """Return the pictures of a request that was stopped, of which these files are previews."""
     fields = unfinished.asked
     lines = (
-        requests.split(fields.prompt, several=True)
+        requests.split(fields.prompt, several=True, syntax=fields.prompt_syntax)
         if fields.several
         else [fields.prompt] * len(paths)
     )

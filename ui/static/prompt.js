@@ -56,7 +56,9 @@ const cover = (app, field) => {
   const read = () => {
     const parts = [...line.querySelectorAll("[data-words], [data-left-out]")];
     const { words = "", leftOut, added } = Object.assign({}, ...parts.map(({ dataset }) => dataset));
-    said = { words: words.split(" ").filter(Boolean), leftOut, added };
+    const ignoring = [...line.querySelectorAll("[data-ignored]")];
+    const without = ignoring.flatMap(({ dataset }) => JSON.parse(dataset.ignored));
+    said = { words: words.split(" ").filter(Boolean), without, leftOut, added };
     draw();
   };
   line.addEventListener("read", read);

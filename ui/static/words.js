@@ -29,20 +29,36 @@ const endOf = (text, leftOut) => {
   return at;
 };
 
+// Tags of LoRAs are no part of the end that is left out.
+const TAG = /<[\p{L}\p{N}_]+:[^<>]+>/gu;
+const blank = (part) => " ".repeat(part.length);
+
+// Returns a pattern of parts, such as a tag or a comment. One that begins with a letter is a word.
+const patternOf = (parts) => {
+  const patterns = [...parts].sort((a, b) => b.length - a.length).map((part) => {
+    const pattern = part.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&");
+    return /^\p{L}/u.test(part) ? `(?<![${LETTER}_])${pattern}(?![${LETTER}_])` : pattern;
+  });
+  return new RegExp(patterns.join("|") || "(?!)", "gu");
+};
+
 // Returns the parts of a text that are ignored, each as its first place and the one after its last.
 //
-// `words` are unknown, and `leftOut` is the end that the model does not read, of a text that may have had
-// other words `added` after it.
-export const ignored = (text, { words = [], leftOut = "", added = "" }) => {
+// `words` are unknown, `without` are parts without effect, and `leftOut` is the end that the model does not
+// read, of a text that may have had other words `added` after it.
+export const ignored = (text, { words = [], without = [], leftOut = "", added = "" }) => {
   const [end, after] = [leftOut, added].map(squeezed);
   const own = end.endsWith(after) ? end.slice(0, end.length - after.length) : "";
-  const from = endOf(text, own);
+  const pattern = patternOf(new Set(without));
+  const rest = text.replace(pattern, blank);
+  const from = endOf(rest.replace(TAG, blank), own);
   const unknown = new Set(words.map(folded));
-  const parts = [];
-  for (const { 0: word, index } of unknown.size ? text.matchAll(WORD) : []) {
-    const to = index + word.length;
-    if (to <= from && unknown.has(folded(word))) parts.push([index, to]);
+  const matches = [...text.matchAll(pattern)];
+  for (const match of unknown.size ? rest.matchAll(WORD) : []) {
+    if (unknown.has(folded(match[0]))) matches.push(match);
   }
+  const places = matches.map(({ 0: part, index }) => [index, index + part.length]);
+  const parts = places.filter(([, to]) => to <= from).sort(([a], [b]) => a - b);
   if (from < text.length) parts.push([from, text.length]);
   return parts;
 };

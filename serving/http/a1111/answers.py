@@ -5,6 +5,7 @@ import io
 import json
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from fastapi import HTTPException
@@ -84,7 +85,7 @@ def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str)
         "is_using_inpainting_conditioning": model.needs_mask,
         "version": metadata.PROGRAM,
         # AUTOMATIC1111 has no such fields.
-        "ignored": list(asked.ignored),
+        "ignored": list(dict.fromkeys(chain(asked.ignored, *(image.ignored for image in images)))),
         "replaced": dict(asked.replaced),
     }
 

@@ -20,8 +20,8 @@ from pipeline.schedulers.names import (
     nearest_scheduler,
 )
 from pipeline.setting_kinds import Seed
-from pipeline.text.loras import without_unknown_tags
-from pipeline.text.prompt_syntax import A1111
+from pipeline.text.loras import drop_tags, take_tags
+from pipeline.text.prompt_syntax import A1111, without_comments
 from serving.generator import Request, new_id
 from serving.http.a1111 import bodies, checkpoints
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
@@ -125,10 +125,10 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
     settings = {name: getattr(body, field) for field, name in bodies.SETTINGS.items()}
     values |= {name: value for name, value in settings.items() if not _is_absent(name, value)}
     values["prompt_syntax"] = A1111
-    # AUTOMATIC1111 draws without LoRAs that it does not have, and says so.
-    known_loras = {lora.name for lora in facts.loras}
-    values["prompt"], missing_loras = without_unknown_tags(body.prompt or "", known_loras)
-    ignored += [f"<lora:{name}>" for name in missing_loras]
+    # Without its tags, a prompt may be short enough.
+    prompt, values["loras"] = take_tags(without_comments(body.prompt or ""), facts.lora_names)
+    values["prompt"], tags = drop_tags(prompt)
+    ignored += tags
     values["denoising_end"], ignored_settings = _refined(body, facts)
     ignored += ignored_settings
     sampling, replaced = _sampling(body, facts)

@@ -6,7 +6,7 @@ https://platform.openai.com/docs/api-reference/images/create
 import base64
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
@@ -137,9 +137,10 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
             # Starlette does not close a stream whose client leaves while it is sent something.
             closing = BackgroundTask(stream.aclose)
             return StreamingResponse(stream, media_type="text/event-stream", background=closing)
-        contents = await while_connected(sender, _finished(events, output))
+        contents, parts = await while_connected(sender, _finished(events, output))
         data = [{"url": url} for url in urls(contents)] if urls else [*map(_entry, contents)]
-        return JSONResponse({"created": int(time.time()), "data": data} | common_fields)
+        fields = {"created": int(time.time()), "data": data, **common_fields, **_ignored(parts)}
+        return JSONResponse(fields)
 
     @routes.post(
         "/images/generations",
@@ -207,14 +208,18 @@ def _file_size(body: ImagesBody, request: Request) -> Size | None:
     return body.asked_size if is_whole and body.asked_size != request.size else None
 
 
-async def _finished(followed: AsyncGenerator[Event], output: Format) -> list[bytes]:
-    """Return the files of all pictures, in order."""
+async def _finished(
+    followed: AsyncGenerator[Event], output: Format
+) -> tuple[list[bytes], list[str]]:
+    """Return the files of all pictures, in order, and what of their prompts has no effect."""
     files: dict[int, bytes] = {}
+    ignored: list[str] = []
     async with aclosing(followed) as events:
         async for event in events:
             if isinstance(event, Image):
                 files[event.index] = await output.encode(event.png)
-    return [files[index] for index in sorted(files)]
+                ignored += event.ignored
+    return [files[index] for index in sorted(files)], ignored
 
 
 async def _stream(
@@ -246,7 +251,7 @@ async def _stream(
                     file = await output.encode(event.png)
                     # OpenAI's events always have the file itself.
                     urls = {"url": addresses([file])[0]} if addresses else {}
-                    fields = common_fields | urls
+                    fields = common_fields | urls | _ignored(event.ignored)
                     yield picture(f"{kind}.completed", file, **fields, usage=_USAGE)
     except RequestError as error:
         yield _event("error", error_body(error.kind, error.message, error.field))
@@ -256,6 +261,11 @@ async def _stream(
 
 def _event(name: str, fields: dict[str, Any]) -> bytes:
     return format_sse_event(event=name, data_str=to_json(fields).decode())
+
+
+def _ignored(parts: Iterable[str]) -> dict[str, list[str]]:
+    """Return a field for parts of prompts, if there are any; OpenAI has no such field."""
+    return {"ignored": names} if (names := list(dict.fromkeys(parts))) else {}
 
 
 def _entry(file: bytes) -> dict[str, str]:

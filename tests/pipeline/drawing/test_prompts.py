@@ -163,6 +163,33 @@ def test_lists_are_resolved_by_each_pictures_seed(pipe: SDXLPipeline, tmp_path: 
     assert resolved(plain, tmp_path) == plain
 
 
+def test_parts_without_effect_are_noted_for_each_picture(tmp_path: Path) -> None:
+    (tmp_path / "shape.txt").write_text("star <lora:b:1>")
+    prompts = ["a __shape__ AND __gone__", "a <hypernet:x:1> fox ${y=__shape__} ${y}", "a"]
+    asked = GenerateRequest(prompts, ["", "<lora:b:1> x", ""], prompt_syntax="a1111")
+    found = resolved(check_request(asked, 3), tmp_path)
+    assert found.prompts == ["a star AND __gone__", "a fox ${y=star} ${y}", "a"]
+    assert found.negative_prompts == ["", "x", ""]
+    assert found.ignored == (
+        ("<lora:b:1>", "AND", "__gone__"),
+        ("<hypernet:x:1>", "<lora:b:1>", "${y=star}", "${y}", "<lora:b:1>"),
+        (),
+    )
+
+
+def test_results_name_parts_without_effect_and_ends(pipe: SDXLPipeline) -> None:
+    given: dict[str, Any] = {"num_inference_steps": 1, "seed": 1, "prompt_syntax": "a1111"}
+    prompts = ["a star <lora:gone:1>", "a star", "star " * 80, "__gone__"]
+    found = pipe.generate(prompts, **given)
+    assert found.ignored[:2] == [("<lora:gone:1>",), ()]
+    assert found.ignored[2:] == [(found.truncated[2],), ("__gone__",)]
+    assert "star" in found.truncated[2]
+    np.testing.assert_array_equal(
+        np.asarray(found.images[0]),
+        np.asarray(pipe.generate(["a star"] * 4, **given).images[0]),
+    )
+
+
 def test_the_prompts_of_a_request_share_the_lines_that_they_may_take(tmp_path: Path) -> None:
     (tmp_path / "shape.txt").write_text("star")
 
@@ -217,7 +244,8 @@ def test_a_picture_has_the_resolved_prompt_in_its_settings(pipe: SDXLPipeline) -
     assert again.info == image.info
 
 
-def test_an_unknown_list_is_an_error(pipe: SDXLPipeline) -> None:
-    with pytest.raises(InputError, match="names the list __colour__, but there is no folder"):
-        pipe.prepare(GenerateRequest("a __colour__ fox", prompt_syntax="a1111"), 1)
-    pipe.prepare(GenerateRequest("a __colour__ fox"), 1)
+def test_a_list_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "colour.txt").write_text("# no line")
+    asked = check_request(GenerateRequest("a __colour__ fox", prompt_syntax="a1111"), 1)
+    with pytest.raises(InputError, match=r"colour.txt of the list __colour__ has no lines"):
+        resolved(asked, tmp_path)

@@ -48,6 +48,14 @@ def test_loras():
     assert found.loras == {"pixel": (0.8, 0.8), "glow": (0.5, 0.3)}
 
 
+def test_parts_without_effect():
+    prompt = "a <hypernet:b:1> AND <lora:gone:1> <lora:c:5> b # <lora:d:1>"
+    found = explain(prompt, A1111, 4, {"c", "d"})
+    assert found.ignored == ("<hypernet:b:1>", "<lora:gone:1>", "<lora:c:5>", "AND")
+    assert found.loras == {}
+    assert found.texts == explain("a BREAK b", A1111, 4).texts
+
+
 def test_lists_are_shown_as_they_are_written_and_read_with_the_longest_options():
     found = explain("a {red|{dark|light} green} {2$$x|yy|zz} __file__ {b} {(c:1.5)|d}", A1111, 4)
     assert found.lists == (
@@ -83,6 +91,9 @@ def test_prompts_that_read_as_plain_are_drawn_alike(prompt: str):
         ("{a|a}", False),
         ("__a__", False),
         ("a <lora:b>", False),
+        ("a <b:c>", False),
+        ("a #b", False),
+        ("a AND b", False),
         ("a" * MAX_TEXT, True),
         ("a" * (MAX_TEXT + 1), False),
     ],

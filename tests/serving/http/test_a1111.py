@@ -37,6 +37,7 @@ SIZE = {"width": 8, "height": 8}
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with serve(a1111="keys") as site:
+        site.pipe.truncated = ""
         yield site
 
 
@@ -474,13 +475,38 @@ def test_lists(site: Site, api: webuiapi.WebUIApi):
         assert api.custom_get(name, baseurl=True) == listings.FIXED[name]
 
 
-def test_loras_that_are_not_there_are_left_out(site: Site, api: webuiapi.WebUIApi):
-    result = txt2img(api, prompt="a red star <lora:gone:0.8>, big")
-    call = site.pipe.calls[-1]
-    assert (call["prompt"], call["loras"]) == ("a red star, big", "")
-    assert result.info["prompt"] == "a red star <lora:gone:0.8>, big"
-    assert "<lora:gone>" in result.info["ignored"]
-    assert metadata.from_text(result.info["infotexts"][0]).prompt == "a red star, big"
+@pytest.mark.parametrize(
+    ("prompt", "drawn", "ignored"),
+    [
+        ("a red star <lora:gone:0.8>, big", "a red star, big", ["<lora:gone:0.8>"]),
+        ("a <hypernet:x:1> star", "a star", ["<hypernet:x:1>"]),
+        ("a star AND a ring", "a star AND a ring", ["AND"]),
+        ("a __colour__ star # <lora:gone:1>", "a __colour__ star", ["__colour__"]),
+    ],
+)
+def test_parts_of_prompts_without_effect_are_named(
+    api: webuiapi.WebUIApi, prompt: str, drawn: str, ignored: list[str]
+):
+    result = txt2img(api, prompt=prompt)
+    assert result.info["prompt"] == prompt
+    assert result.info["ignored"] == ["hr_upscaler", *ignored]
+    found = metadata.from_text(result.info["infotexts"][0])
+    assert (found.prompt, found.loras) == (drawn, None)
+
+
+def test_the_end_that_does_not_fit_is_named(site: Site, api: webuiapi.WebUIApi):
+    site.pipe.truncated = "big and blue"
+    try:
+        assert txt2img(api).info["ignored"] == ["hr_upscaler", "big and blue"]
+    finally:
+        site.pipe.truncated = ""
+
+
+def test_tags_without_effect_do_not_count_as_characters_of_a_prompt(api: webuiapi.WebUIApi):
+    tags = [f"<lora:gone{i}:0.8>" for i in range(200)]
+    result = txt2img(api, prompt="a red star " + " ".join(tags))
+    assert result.info["ignored"][1:] == tags
+    assert result.info["all_prompts"] == ["a red star"]
 
 
 def test_embeddings(tmp_path: Path):

@@ -110,6 +110,17 @@ def test_length_of_a_prompt(site: Site):
     assert post(site, {"prompt": "x" * 2001}, "/v1/length").status_code == 400
 
 
+def test_parts_of_prompts_without_effect_are_named(site: Site):
+    asked = {"prompt": "a <lora:gone:1> <hypernet:b:1> __c__ # d", "prompt_syntax": "a1111"}
+    tags = ["<lora:gone:1>", "<hypernet:b:1>"]
+    assert post(site, asked, "/v1/length").json()["reading"]["ignored"] == tags
+    image = dict(generate(site, **asked, images=1))["image"]
+    assert image["ignored"] == [*tags, "__c__", "the end"]
+    assert image["settings"]["prompt"] == "a __c__"
+    plain = dict(generate(site, prompt=asked["prompt"], images=1))["image"]
+    assert (plain["ignored"], plain["settings"]["prompt"]) == (["the end"], asked["prompt"])
+
+
 def test_how_a_prompt_is_read(site: Site):
     asked = {"prompt": "(red:1.5) [cat:big dog:2] {a|b} <lora:pixel:0.8>", "prompt_syntax": "a1111"}
     found = post(site, asked, "/v1/length").json()  # the model has 4 steps
@@ -118,7 +129,7 @@ def test_how_a_prompt_is_read(site: Site):
     assert reading["texts"][0]["fragments"] == [
         [{"text": "red", "weight": 1.5}, {"text": " cat a", "weight": 1.0}]
     ]
-    assert reading["loras"] == {"pixel": [0.8, 0.8]}
+    assert (reading["loras"], reading["ignored"]) == ({}, ["<lora:pixel:0.8>"])  # it is not there
     assert reading["lists"] == ["{a|b}"]
     found = post(site, asked | {"num_inference_steps": 1}, "/v1/length").json()
     assert [each["steps"] for each in found["reading"]["texts"]] == [[1]]

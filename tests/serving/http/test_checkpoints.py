@@ -26,6 +26,7 @@ BIG = ModelFacts(name="sub/ponyDiffusionV6", scheduler="euler", schedulers=("eul
 @pytest.fixture
 def site() -> Iterator[Site]:
     pipe = FakePipeline()
+    pipe.truncated = ""
     pipe.facts = replace(pipe.facts, models=(PONY, BIG))
     generator = local_generator(pipe.as_pipeline(), Limits(), Observer())
     with serve(a1111="keys", keys=["one", "other"], generator=generator) as served:

@@ -58,12 +58,13 @@ def test_pictures_come_as_pictures_with_their_seeds(site: Site, tmp_path: Path):
         seeds.append(settings.seed)
     assert seeds == [2**32 - 1, 0]
     assert isinstance(text, types.TextContent)
-    assert json.loads(text.text) == {"seeds": seeds, "left_out": "the end"}
+    ends = {"left_out": "the end", "ignored": ["the end"]}
+    assert json.loads(text.text) == {"seeds": seeds, **ends}
 
 
 def test_as_many_pictures_as_wanted(site: Site):
     result = call(site, prompt="a red star", images=1, seed=7, size="8x8")
-    assert result.structuredContent == {"seeds": [7], "left_out": "the end"}
+    assert result.structuredContent == {"seeds": [7], "left_out": "the end", "ignored": ["the end"]}
     assert [content.type for content in result.content] == ["image", "text"]
 
 

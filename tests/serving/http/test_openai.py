@@ -275,6 +275,13 @@ def test_when_one_fails_no_more_are_drawn(site: Site, client: openai.OpenAI, str
     assert len(site.pipe.calls) == before + 1
 
 
+def test_parts_of_prompts_without_effect_are_named(client: openai.OpenAI):
+    syntax = {"extra_body": {"prompt_syntax": "a1111"}}
+    (event,) = generate(client, stream=True, prompt="a <hypernet:b:1> star", **syntax)
+    for answer in (generate(client, n=3, prompt="a <hypernet:b:1> star", **syntax), event):
+        assert answer.to_dict()["ignored"] == ["<hypernet:b:1>", "the end"]
+
+
 def test_partial_images_of_many(client: openai.OpenAI):
     events = list(generate(client, n=5, stream=True, partial_images=2))
     kinds = [event.type.removeprefix("image_generation.") for event in events]

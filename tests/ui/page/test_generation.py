@@ -636,6 +636,19 @@ def test_programs_get_files_and_seeds():
     assert [file["orig_name"] for file in found] == [f"a-red-star-{s}.png" for s in seeds]
 
 
+def test_programs_hear_of_parts_of_prompts_without_effect():
+    class Ignoring(StandIn):
+        async def events(
+            self, request_id: str, pause_s: float | None = None
+        ) -> AsyncGenerator[Event]:
+            async for event in super().events(request_id, pause_s):
+                is_image = isinstance(event, Image)
+                yield replace(event, ignored=("<b:c>", "end")) if is_image else event
+
+    program = Drawing(Ignoring(truncated="the end"), Kind.MINIATURE).for_programs
+    assert asyncio.run(program(SENDER, "a <b:c>"))[2] == "<b:c> … the end"
+
+
 def test_programs_upload_a_picture_which_is_deleted(served_folder: Path):
     upload = served_folder / "hash" / "picture.png"
     upload.parent.mkdir()

@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import json
 import re
 from dataclasses import replace
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -129,6 +131,36 @@ def test_the_negative_prompt_has_a_line_of_its_own():
 def test_how_a_prompt_is_read(prompt: str, said: str):
     assert read(prompt) == said
     assert read(prompt, prompt_syntax="plain") == ""
+
+
+def test_parts_without_effect_are_named_and_marked():
+    html, negative = told(
+        'a <hypernet:b:1> AND <c:"> # <lora:d:1>', negative_prompt="<lora:e:1> x", style="Anime"
+    )
+    assert "Read as: 2 parts · without effect: &lt;hypernet:b:1&gt;, &lt;c:&quot;&gt;, AND" in html
+    marked = [json.loads(unescape(found)) for found in re.findall('data-ignored="(.*?)"', html)]
+    assert marked == [["<hypernet:b:1>", '<c:">', "AND"], ["# <lora:d:1>"]]
+    assert "without effect: &lt;lora:e:1&gt;" in negative
+    assert "data-ignored" not in told("a # b", prompt_syntax="plain")[0]
+
+
+def test_comments_are_no_prompts_and_end_before_the_words_of_the_style():
+    fields = Fields(prompt="# one\na # two", negative_prompt="x # y", style="Anime")
+    request = requests.to_request(MODEL, STYLES, fields._replace(several=True), Visitor("", ""))
+    assert (len(request.prompt), request.images) == (1, 1)
+    assert request.prompt == (STYLES["Anime"].apply("a", "x")[0],)
+    assert request.negative_prompt == STYLES["Anime"].apply("a", "x")[1]
+    plain = requests.to_request(
+        MODEL, STYLES, fields._replace(prompt_syntax="plain"), Visitor("", ""), tags=True
+    )
+    assert "# one" in plain.prompt
+    assert "# y" in (plain.negative_prompt or "")
+
+
+def test_how_many_options_are_chosen():
+    assert read("{1-2$$ and $$0.5::a|b}") == "Read as: 1–2 of: a, b"
+    assert read("{2-$$a|b|c}") == "Read as: 2–3 of: a, b, c"
+    assert read("{2$$__a__}") == "Read as: 2 of: __a__"
 
 
 def test_a_bracket_that_is_not_closed_holds_for_the_words_of_the_style():
