@@ -16,7 +16,7 @@ from pipeline.drawing.drawing import Drawing, Job, Look, Picture, Stage
 from pipeline.drawing.origins import Inputs, Origin, check_origin, read_origin
 from pipeline.errors import InputError, raise_if_cancelled
 from pipeline.facts import Facts
-from pipeline.images.inputs import fitted, latent_mask, masked
+from pipeline.images.inputs import fitted, latent_mask, masked, to_bytes
 from pipeline.request import (
     FULL,
     TINY,
@@ -518,7 +518,8 @@ class Planner:
         )
 
         def enlarge(job: Job, picture: Picture) -> Job:
-            image = fitted(picture.image, height, width)
+            # In 8 bits, as its file has it: the file then gives the same second run.
+            image = fitted(to_bytes(picture.image).astype(np.float32) / 255, height, width)
             picture_plan = replace(
                 larger_plan,
                 request=Request(**larger_plan.request.of_picture(job.index), images=1),

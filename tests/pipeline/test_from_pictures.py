@@ -185,8 +185,8 @@ def test_pictures_drawn_again_go_on_with_changes_of_prompts(pipe: SDXLPipeline) 
     given: dict[str, Any] = {"prompt_syntax": "a1111", "images": 1}
     prompt = "a [star:heart:0.5] [ring:box:6]"
     found = drawn(pipe, "np", prompt=prompt, enlarge=(16, 16), enlarge_strength=1.0, **given)
-    first = drawn(pipe, "np", prompt=prompt, **given)
-    given |= {"image": first[0], "strength": 1.0}
+    [first] = drawn(pipe, "pil", prompt=prompt, **given)  # as its file has it
+    given |= {"image": first, "strength": 1.0}
     np.testing.assert_array_equal(found, drawn(pipe, "np", prompt="a heart [ring:box:2]", **given))
 
 
@@ -221,7 +221,7 @@ def test_finished_pictures_are_drawn_again_in_another_size(pipe: SDXLPipeline) -
         on_step=lambda *step: steps.append(step[:2]),
     )
     assert steps == [(i, 8) for i in range(1, 9)]
-    first = drawn(pipe, "np", images=2)
+    first = drawn(pipe, "pil", images=2)  # as their files have them
     again = drawn(pipe, "np", images=2, image=[*first], strength=0.5, num_inference_steps=8)
     np.testing.assert_array_equal(found.images, again)
 
