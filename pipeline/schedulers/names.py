@@ -42,6 +42,9 @@ _OTHERS = {
     "kdpmpp2msde": "dpmsolver++-2m-sde",
     "dpmppsde": "dpmsolver++-sde",
     "kdpmppsde": "dpmsolver++-sde",
+    "dpmpp2msdegpu": "dpmsolver++-2m-sde",
+    "dpmppsdegpu": "dpmsolver++-sde",
+    "unipcbh2": "unipc",
 }
 # Schedulers that only other programs have, as `folded` writes them with "pp" for "++", and those
 # of this program that come nearest: of the same order if possible, and with noise in the steps or

@@ -111,6 +111,12 @@ def random_lines() -> bytes:
     return f"a\nSteps: 1, Seed: 2, Size: 8x8, {keys}".encode("utf-16-be")
 
 
+def chain_of_nodes(keyword: bytes, count: int) -> list[tuple[bytes, bytes]]:
+    nodes = {f"{i:x}": {"inputs": {"x": [f"{i + 1:x}"]}} for i in range(count)}
+    content = json.dumps(nodes, separators=(",", ":")).encode()
+    return [(b"tEXt", keyword + b"\0" + content)]
+
+
 def many(data: bytes) -> list[tuple[bytes, bytes]]:
     return [(b"zTXt", data)] * (LARGE // (len(data) + 12))
 
@@ -167,6 +173,16 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "frames of a WebP": lambda: webp(*[(b"ANMF", b"x" * 60_000)] * 900),
     "a profile of a WebP": lambda: webp((b"ICCP", b"x" * 60 * 2**20)),
     "a large canvas": lambda: webp(size=(2**13, 2**13)),
+    "JSON of empty lists": lambda: png((b"tEXt", b"prompt\0[" + b"[]," * 349_000 + b"0]")),
+    "JSON of small nodes": lambda: png(*chain_of_nodes(b"prompt", 30_000)),
+    "JSON of small nodes in three texts": lambda: png(
+        *(
+            part
+            for name in (b"Comment", b"prompt", b"workflow")
+            for part in chain_of_nodes(name, 9_000)
+        )
+    ),
+    "JSON that is nested": lambda: webp((b"EXIF", exif(b'{"prompt":' * 100_000))),
 }
 
 

@@ -565,6 +565,15 @@ def test_png_info(api: webuiapi.WebUIApi):
     assert (empty.info, empty.parameters["Prompt"]) == ("", "")
 
 
+def test_png_info_of_other_programs(site: Site):
+    comment = {"prompt": "a star", "uc": "bad", "steps": 9, "seed": 7, "sampler": "k_euler"}
+    file = png((b"tEXt", b"Comment\0" + json.dumps(comment).encode()))
+    answer = post(site, "png-info", {"image": base64.b64encode(file).decode()}).json()
+    expected = "a star\nNegative prompt: bad\nSteps: 9, Sampler: Euler, Seed: 7, Version: NovelAI"
+    assert answer["info"] == expected
+    assert answer["parameters"]["Prompt"] == "a star"
+
+
 # --- what is refused ---
 
 
