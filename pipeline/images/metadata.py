@@ -63,6 +63,7 @@ _FIRST = (
     *("Variation seed", "Variation seed strength"),
 )
 
+HASH_LENGTH = 10  # digits of a model's hash, as AUTOMATIC1111 writes it
 # Texts beside `pipeline.request.VALUES`, with their keys.
 _TEXT_KEYS = {
     "revision": "Model revision",
@@ -70,6 +71,7 @@ _TEXT_KEYS = {
     "unet": "UNet",
     "refiner": "Refiner",
     "quantization": "Quantization",
+    "model_hash": "Model hash",
     "ti_hashes": "TI hashes",
     "safety_checker": "Safety checker",
     "lora_hashes": "Lora hashes",
@@ -106,6 +108,7 @@ class Settings(_Values):
             text; None otherwise.
         schedule_type: the same for a sigma schedule.
         safety_checker: `BLURRED` if a safety checker or the operator's screen flagged the picture.
+        model_hash: the first 10 digits of the SHA-256 of the model's single file, if it is known.
         lora_hashes: the start of the hash of each LoRA's file, such as "pixel: 1a2b3c4d5e6f".
         ti_hashes: the start of the hash of each embedding's file, such as "scribble: 1a2b3c4d5e6f".
     """

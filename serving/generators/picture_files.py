@@ -3,13 +3,14 @@
 import io
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 from PIL import Image as Pillow
 
 from pipeline.drawing.drawing import Picture
 from pipeline.images import metadata
+from pipeline.images.metadata import HASH_LENGTH, Settings
 from serving.generator import Image
 
 # All previews together take at most SHARE of the devices' time, and the previews of one drawing are
@@ -59,7 +60,13 @@ def small_jpeg_of(picture: Pillow.Image) -> bytes:
     return jpeg_of(small)
 
 
-def encode(picture: Picture, seed: int, unblurred: bool, ignored: tuple[str, ...]) -> Image:
+def encode(
+    picture: Picture,
+    seed: int,
+    unblurred: bool,
+    ignored: tuple[str, ...],
+    hashes: Mapping[str, str],
+) -> Image:
     """Return a picture as an event with its PNG file.
 
     Args:
@@ -67,14 +74,20 @@ def encode(picture: Picture, seed: int, unblurred: bool, ignored: tuple[str, ...
         seed: its seed.
         unblurred: whether the original of a blurred picture goes with it, if it may be shown.
         ignored: see `Image`.
+        hashes: the SHA-256 of models' files by the models' names, as far as they are known.
     """
     original = picture.unblurred if unblurred else None
-    settings = asdict(metadata.from_text(picture.image.info[metadata.KEY]))
-    file = _png(picture.image)
-    return Image(picture.index, file, seed, settings, original and _png(original), ignored)
+    file, settings = _png(picture.image, hashes)
+    original_file = original and _png(original, hashes)[0]
+    return Image(picture.index, file, seed, asdict(settings), original_file, ignored)
 
 
-def _png(image: Pillow.Image) -> bytes:
+def _png(image: Pillow.Image, hashes: Mapping[str, str]) -> tuple[bytes, Settings]:
+    """Return a picture as a PNG file, and its settings with the hash of the model."""
+    settings = metadata.from_text(image.info[metadata.KEY])
+    if digest := hashes.get(settings.model or ""):
+        settings = replace(settings, model_hash=digest[:HASH_LENGTH])
+        metadata.attach(image, settings)
     buffer = io.BytesIO()
     metadata.save_png(image, buffer)
-    return buffer.getvalue()
+    return buffer.getvalue(), settings

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.facts import Facts
 from pipeline.images import metadata
-from pipeline.images.metadata import Settings
+from pipeline.images.metadata import HASH_LENGTH, Settings
 from pipeline.request import CHOICES, SETTINGS, VALUES
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
@@ -111,6 +111,7 @@ def as_fields(
     notes: list[str] = []
     if typed is not None:
         picture_settings = as_typed(picture_settings, typed)
+    picture_settings = _with_model_here(picture_settings, facts)
     model_facts = facts.for_known(picture_settings.model or "")
     picture_settings = _with_scheduler_here(picture_settings, model_facts, notes)
     numbers = {setting.link: _within(setting, picture_settings, facts, notes) for setting in VALUES}
@@ -153,6 +154,13 @@ def _within(setting: Setting, picture_settings: Settings, facts: Facts, notes: l
         before, after = as_shown(setting, value), as_shown(setting, used_value)
         notes.append(i18n.text("adjusted", field=label_of(setting), value=before, used=after))
     return setting.kind(used_value)
+
+
+def _with_model_here(picture_settings: Settings, facts: Facts) -> Settings:
+    """Return the settings with the name that the model's file has here, if its hash is known."""
+    names = {model.hash[:HASH_LENGTH]: model.name for model in facts.models if model.hash}
+    name = names.get((picture_settings.model_hash or "").lower(), picture_settings.model)
+    return replace(picture_settings, model=name)
 
 
 def _with_scheduler_here(picture_settings: Settings, facts: Facts, notes: list[str]) -> Settings:

@@ -224,6 +224,7 @@ def test_text_of_automatic1111() -> None:
     )
     assert settings == Settings(
         prompt="masterpiece, a (red:1.2) star\nsecond line",
+        model_hash="6ce0161689",
         negative_prompt="lowres,\nbad anatomy",
         seed=965400086,
         num_inference_steps=20,

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.generators.picture_files import PAUSE_S, SHARE, SIDE, Previews, small_jpeg_of
+from pipeline.drawing.drawing import Picture
+from pipeline.images import metadata
+from pipeline.images.metadata import Settings
+from serving.generators.picture_files import (
+    PAUSE_S,
+    SHARE,
+    SIDE,
+    Previews,
+    encode,
+    small_jpeg_of,
+)
 
 
 class Clock:
@@ -21,6 +31,20 @@ class Clock:
 def test_a_finished_picture_is_small_among_previews():
     found = Image.open(io.BytesIO(small_jpeg_of(Image.new("RGB", (1024, 768)))))
     assert (found.format, found.size) == ("JPEG", (SIDE, SIDE * 3 // 4))
+
+
+@pytest.mark.parametrize(("model", "written"), [("pony", "0123456789"), ("other", None)])
+def test_a_picture_names_the_hash_of_its_model(model: str, written: str | None):
+    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    for image in images:
+        metadata.attach(image, Settings("a star", model=model))
+    picture = Picture(0, images[0], unblurred=images[1])
+    event = encode(picture, 7, True, (), {"pony": "0123456789abcdef"})
+    assert event.settings["model_hash"] == written
+    for file in (event.png, event.unblurred):
+        assert file is not None
+        settings = metadata.from_text(Image.open(io.BytesIO(file)).info[metadata.KEY])
+        assert (settings.model, settings.model_hash) == (model, written)
 
 
 def test_one_jpeg_for_each_picture():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline import metadata
-from pipeline.facts import LoraFacts
+from pipeline.facts import LoraFacts, ModelFacts
 from pipeline.images.metadata import Settings
 from serving.generator import Request, RequestError
 from serving.requests.unfinished import settings_of
@@ -156,6 +156,29 @@ def test_an_unfinished_picture_has_the_networks_that_were_used():
 def test_an_eta_without_effect_is_left_out():
     fields, notes = settings.as_fields(replace(MADE_HERE, eta=0.67), MODEL)
     assert (fields.eta, notes) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "written_hash", "model", "said"),
+    [
+        ("Pony V6", "0123456789", "pony", 0),
+        ("Pony V6", "0123456789".upper(), "pony", 0),
+        ("other", "0123456789", "pony", 0),  # the file may have another name there
+        ("pony", "9999999999", "pony", 0),
+        ("pony", None, "pony", 0),
+        ("Pony V6", "9999999999", "", 1),
+        ("Pony V6", "", "", 1),
+    ],
+)
+def test_a_model_is_restored_by_its_hash_and_then_by_its_name(
+    name: str, written_hash: str | None, model: str, said: int
+):
+    known = ModelFacts(name="pony", scheduler=MODEL.scheduler, hash="0123456789abcdef")
+    facts = replace(MODEL, models=(known, ModelFacts(name="other", scheduler=MODEL.scheduler)))
+    made = replace(MADE_HERE, model=name, model_hash=written_hash)
+    fields, notes = settings.as_fields(made, facts)
+    assert fields.model == model
+    assert len([note for note in notes if "Pony V6" in note]) == said
 
 
 def test_the_models_own_schedule_is_not_taken_for_another():
