@@ -148,6 +148,11 @@ def test_loras(nodes: ModuleType, comfy: ModuleType, site: Site):
         draw(nodes, site.url, loras=loras)
 
 
+def test_a_model_that_is_not_there(nodes: ModuleType, comfy: ModuleType, site: Site):
+    with pytest.raises(RuntimeError, match="model is pony"):
+        draw(nodes, site.url, model="pony")
+
+
 def test_pictures_from_pictures(nodes: ModuleType, comfy: ModuleType, site: Site):
     batch = Tensor(np.stack([grey(0.2), grey(0.4)]))
     pictures = draw(nodes, site.url, image=batch, strength=0.5, images=2)

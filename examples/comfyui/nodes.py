@@ -53,7 +53,9 @@ class DrawOnServer:
     RETURN_TYPES = ("IMAGE",)
     RETURN_NAMES = ("images",)
     FUNCTION = "draw"
-    DESCRIPTION = "Draws on a server, whose sizes and LoRAs can be used. 0 is the server's own."
+    DESCRIPTION = (
+        "Draws on a server, whose sizes, LoRAs and models can be used. 0 is the server's own."
+    )
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:  # noqa: N802  # ComfyUI's name
@@ -77,6 +79,7 @@ class DrawOnServer:
                 "image": ("IMAGE", {}),
                 "mask": ("MASK", {}),
                 "strength": ("FLOAT", {"default": 0.8, "min": 0.01, "max": 1.0, "step": 0.01}),
+                "model": ("STRING", {"default": ""}),
             },
         }
 
@@ -95,6 +98,7 @@ class DrawOnServer:
         image: Any = None,
         mask: Any = None,
         strength: float = 0.8,
+        model: str = "",
     ) -> tuple[Any]:
         """Return the pictures; each of several pictures to start from has its own.
 
@@ -115,6 +119,7 @@ class DrawOnServer:
             "num_inference_steps": steps or None,
             "guidance_scale": guidance_scale or None,
             "loras": loras or None,
+            "model": model or None,
             "previews": True,
         }
         starts = [{}] if image is None else started_from(image, mask, strength)
