@@ -230,7 +230,7 @@ class FrontEnd:
         while not self._server.started:
             await self.check_health()
             await asyncio.sleep(0.05)
-        log.warning("Open %s", http_url(chosen.host, chosen.port))
+        log.info("Open %s", http_url(chosen.host, chosen.port))
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request that came through Ray's own proxy: name the page's port."""

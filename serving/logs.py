@@ -60,5 +60,5 @@ def start(log_format: str) -> None:
     handler.setFormatter(JsonLines() if log_format == "json" else PlainLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # A checkout has these packages by themselves; `sdxl_jax` has them all where it is installed.
-    for package in ("app", "pipeline", "serving", "ui", "sdxl_jax"):
+    for package in ("app", "cluster", "pipeline", "serving", "ui", "sdxl_jax"):
         logging.getLogger(package).setLevel(logging.INFO)
