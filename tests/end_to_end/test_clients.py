@@ -129,4 +129,8 @@ def test_assistants(address: str):
     answer = asyncio.run(draw())
     pictures = [each for each in answer.content if isinstance(each, ImageContent)]
     assert [b64decode(each.data)[:4] for each in pictures] == [PNG] * 4
-    assert answer.structuredContent == {"seeds": [7, 8, 9, 10], "left_out": ""}
+    assert answer.structuredContent == {
+        "seeds": [7, 8, 9, 10],
+        "left_out": "",
+        "ignored": [],
+    }

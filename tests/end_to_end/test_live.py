@@ -101,7 +101,7 @@ def test_a_picture_to_start_from_switches_it_off(page: Page):
     page.locator("#prompt textarea").fill("a red star on blue")
     page.locator("#free-picture").click()
     expect(switch).to_be_enabled()
-    expect(page.locator("#status [data-line]")).to_be_empty()
+    expect(page.locator("#status [data-line]")).to_contain_text(i18n.START["removed"])
     with page.expect_response(lambda answer: answer.url.endswith("/live")):
         page.locator("#prompt textarea").fill("a red ring")
     expect(live).to_be_visible()
