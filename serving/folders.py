@@ -170,6 +170,8 @@ class Folder:
                 if is_file or (is_folder and self._index and (path / self._index).is_file()):
                     if self._may_be_used(entry):
                         yield path, self._described_by(name_of(path), entries)
+                elif is_folder and not name.isprintable():
+                    self._warn(f"has a folder whose name cannot be used; rename it: {name!r}")
                 elif is_folder and depth < _DEEPEST:
                     levels.append((path, depth + 1))
 
@@ -177,7 +179,7 @@ class Folder:
         path = Path(entry.path)
         relative = path.relative_to(self._root).as_posix()
         if not self._is_inside(entry):
-            self._warn(f"has a link that leads out of it, which is not followed: {relative}")
+            self._warn(f"has a link that leads out of it, which is not followed: {relative!r}")
             return False
         if not self._is_name(name_of(path)):
             self._warn(f"has a file whose name cannot be used; rename it: {relative!r}")

@@ -312,8 +312,10 @@ def read_header(file: BinaryIO) -> bytes:
         raise ValueError(f"it ends within its header, after {len(start) + len(header)} {FETCH}")
     # A quote that ends a string may follow two backslashes, one that begins it none.
     strings = (header.count(b'"') - header.count(b'\\"')) // 2
-    if strings > MAX_STRINGS:
-        raise ValueError(f"its header has {strings} strings; the most is {MAX_STRINGS}")
+    brackets = header.count(b"[") + header.count(b"{")
+    if max(strings, brackets) > MAX_STRINGS:
+        count = f"{strings} strings and {brackets} lists"
+        raise ValueError(f"its header has {count}; the most is {MAX_STRINGS} of each")
     return header
 
 

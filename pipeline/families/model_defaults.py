@@ -3,6 +3,7 @@
 The file has the model's name and the suffix .toml, such as pony.toml beside pony.safetensors.
 """
 
+import reprlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from pipeline.errors import CheckpointError
 from pipeline.request import SETTINGS, with_own_names
 from pipeline.schedulers.config import FLOW_CLASS, SIGMA_KEYS
 
-_MAX_BYTES = 2**16
+_MAX_BYTES = 4096  # dotted keys take quadratic memory
+_MAX_SHIFT = 100
 # The settings of requests that the file may have, by their keys.
 _OF_REQUESTS = {
     SETTINGS[name].link: SETTINGS[name]
@@ -58,12 +60,16 @@ def read_defaults(model: str) -> ModelDefaults:
         return ModelDefaults()
     try:
         with file.open("rb") as opened:
-            values = with_own_names(tomllib.loads(opened.read(_MAX_BYTES).decode()))
-    except (OSError, ValueError) as error:
+            content = opened.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        values = with_own_names(tomllib.loads(content.decode()))
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: cannot be read as TOML: {error}") from error
     for key, value in values.items():
         if expected := _expected(key, value):
-            raise CheckpointError(f"{file}: {key} = {value!r} is not possible; expected {expected}")
+            written = reprlib.repr(value)
+            raise CheckpointError(f"{file}: {key} = {written} is not possible; expected {expected}")
     settings = {x.name: x.checked(values[key]) for key, x in _OF_REQUESTS.items() if key in values}
     sigma_schedule = settings.pop("sigma_schedule", None)
     return ModelDefaults(
@@ -84,7 +90,10 @@ def _expected(key: str, value: Any) -> str:
     possible = {
         "prediction": (value in [*_PREDICTIONS], " or ".join(map(repr, _PREDICTIONS))),
         "zero_terminal_snr": (isinstance(value, bool), "true or false"),
-        "shift": (type(value) in (int, float) and value > 0, "a number above 0"),
+        "shift": (
+            type(value) in (int, float) and 0 < value <= _MAX_SHIFT,
+            f"a number above 0, at most {_MAX_SHIFT}",
+        ),
     }
     is_possible, expected = possible.get(key, (False, f"one of the keys {', '.join(_KEYS)}"))
     return "" if is_possible else expected

@@ -79,7 +79,7 @@ class _List:
 
 
 def line_budget(cancelled: Event | None = None) -> Iterator[bool]:
-    """Yield True for each line that the prompts of a request may take from files.
+    """Yield True for each line that the prompts of a request may take, and each list in them.
 
     Raises:
         Cancelled: if the request was cancelled.
@@ -143,11 +143,12 @@ class Resolver:
         return [choice.options[place] for place in places]
 
     def _line(self, line: str, name: str, depth: int) -> str:
-        if depth >= MAX_DEPTH or not next(self._budget, False):
+        costs = range(1 + line.count("{"))
+        if depth >= MAX_DEPTH or not all(next(self._budget, False) for _ in costs):
             raise InputError(
                 f"the list __{name}__ is nested more than {MAX_DEPTH} files deep, or the prompts"
-                f" take more than {MAX_LINES} lines from files; use fewer lists, and let no file"
-                " lead back to itself"
+                f" take more than {MAX_LINES} lines from files, with the lists in them; use fewer"
+                " lists, and let no file lead back to itself"
             )
         return self.resolve(line, depth + 1)
 

@@ -320,7 +320,7 @@ class EmbeddingFolder(WatchedFolder[EmbeddingFacts]):
             log.warning(
                 "EMBEDDING_DIR has files other than .safetensors, which can run code and are never"
                 " opened: %s",
-                ", ".join(new_names),
+                ", ".join(map(repr, new_names)),
             )
         self._pickles |= names
 

@@ -108,6 +108,9 @@ class SecurityHeaders:
                 headers.update(self._headers)
                 if self._is_private:
                     headers.append("Cache-Control", "private")
+                elif headers.get("Content-Type", "").startswith("text/html"):
+                    # The page has the name of this server that its visitor, or a proxy, used.
+                    headers.setdefault("Cache-Control", "no-cache")
                 # A cached answer to this page lacks the CORS headers that other pages need.
                 if self._is_embedded and "Origin" not in headers.get("Vary", ""):
                     headers.add_vary_header("Origin")

@@ -210,6 +210,19 @@ def test_names_that_cannot_be_used(
     assert "a,b.safetensors" in warning
 
 
+@pytest.mark.parametrize("name", [b"a\xff", b"a\nINFO forged"])
+def test_folders_that_no_answer_can_name(
+    folder: Folder, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: bytes
+):
+    inside = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    inside.mkdir()
+    write(inside / "b.safetensors")
+    assert names(folder, clock) == names(folder, clock) == []
+    [warning] = caplog.messages
+    assert "has a folder whose name cannot be used" in warning
+    assert warning.isprintable()
+
+
 def test_a_folder_that_is_missing_has_no_files(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -230,11 +243,19 @@ def test_the_number_of_files_is_limited(
     assert names(folder, clock) == ["0", "1", "2"]
 
 
-def test_a_header_of_very_many_tensors_is_not_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "header",
+    [
+        json.dumps(
+            {f"n{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(60_000)}
+        ).encode(),
+        b'{"a":[' + b"[[]]," * 200_000 + b"[]]}",
+    ],
+    ids=["tensors", "lists"],
+)
+def test_a_header_of_very_many_entries_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes
 ):
-    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    header = json.dumps({f"n{i}": entry for i in range(60_000)}).encode()
     file = tmp_path / "x.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header)
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is parsed"))

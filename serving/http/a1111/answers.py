@@ -131,7 +131,13 @@ def png_info(file: bytes) -> dict[str, Any]:
     width, separator, height = fields.pop("Size", "").partition("x")
     sizes = {"Size-1": width, "Size-2": height} if separator else {}
     parameters = {"Prompt": prompt, "Negative prompt": negative_prompt} | fields | sizes
-    return {"info": text, "items": {}, "parameters": parameters}
+    sendable = {_sendable(name): _sendable(value) for name, value in parameters.items()}
+    return {"info": _sendable(text), "items": {}, "parameters": sendable}
+
+
+def _sendable(text: str) -> str:
+    """Return a text without lone surrogates, which no answer can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _encoded(file: bytes) -> str:

@@ -26,12 +26,13 @@ def _without_fraction(value: Any) -> Any:
     return int(value) if isinstance(value, float) and isfinite(value) else value
 
 
-_Whole = Annotated[int, BeforeValidator(_without_fraction)]
+_Integer = Annotated[int, BeforeValidator(_without_fraction)]
+_Whole = Annotated[_Integer, Field(ge=-(2**31), lt=2**31)]
 _Count = Annotated[_Whole, Field(ge=1, le=MAX_PICTURES)]
 _Side = Annotated[_Whole, Field(ge=0, le=2**16)]
 _Mode = Annotated[_Whole, Field(ge=0, le=3)]
 # As PyTorch's generator on CPUs, only 32 bits of a seed count. -1 is a random one.
-_Seed = Annotated[_Whole, AfterValidator(lambda seed: seed if seed == -1 else seed % 2**32)]
+_Seed = Annotated[_Integer, AfterValidator(lambda seed: seed if seed == -1 else seed % 2**32)]
 _Strength = Annotated[float, Field(ge=0, le=1)]
 _OneFile = Annotated[File | None, BeforeValidator(lambda value: value or None)]
 

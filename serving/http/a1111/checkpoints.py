@@ -8,6 +8,7 @@ from pipeline.facts import Facts
 
 LIFETIME_S = 12 * 3600.0  # of a choice
 MAX_CHOICES = 1000
+MAX_TITLE = 200  # characters; longer texts mean no model
 _ENDING = re.compile(r"(\.safetensors|\.ckpt)?(\s*\[\w*\])?\s*$")
 
 
@@ -28,6 +29,8 @@ def find(text: str, facts: Facts) -> str | None:
     It may be a title, a name, a file's name, a hash, or a part of a name. Of several names that
     have the part, the shortest is meant.
     """
+    if len(text) > MAX_TITLE:
+        return None
     folded, known_digests = text.casefold().strip(), digests(facts)
     bare = _ENDING.sub("", folded)
     for name in facts.model_names:

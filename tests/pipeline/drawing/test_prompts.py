@@ -1,6 +1,7 @@
 """Prompts in AUTOMATIC1111's syntax: their ids and weights, and the pictures drawn from them."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -199,9 +200,17 @@ def test_the_prompts_of_a_request_share_the_lines_that_they_may_take(tmp_path: P
 
     resolved(check_request(lines(MAX_LINES // 16), 8), tmp_path)
     with pytest.raises(
-        InputError, match=f"more than {MAX_LINES} lines from files; use fewer lists"
+        InputError, match=f"more than {MAX_LINES} lines from files, with the lists in them"
     ):
         resolved(check_request(lines(MAX_LINES // 16 + 1), 8), tmp_path)
+
+
+def test_lists_in_lines_count_as_lines(tmp_path: Path) -> None:
+    (tmp_path / "shape.txt").write_text("{star|" * (MAX_LINES - 1) + "}" * (MAX_LINES - 1))
+    for mentions, is_refused in ((1, False), (2, True)):
+        request = GenerateRequest("__shape__ " * mentions, prompt_syntax="a1111")
+        with pytest.raises(InputError) if is_refused else nullcontext():
+            resolved(check_request(request, 1), tmp_path)
 
 
 class SetLater(Event):

@@ -78,8 +78,8 @@ def test_bad_files_are_logged_and_left_out(
     assert list(pipe.embeddings) == ["good"]
     for said in (
         r"wrong.safetensors: this model's textual inversions have the tensors clip_l and clip_g",
-        "which can run code and are never opened: old.pt",
-        "has a link that leads out of it, which is not followed: linked.safetensors",
+        "which can run code and are never opened: 'old.pt'",
+        "has a link that leads out of it, which is not followed: 'linked.safetensors'",
         "has several files named 'twice', none of which is used: more/twice.safetensors, twice",
         "has a file whose name cannot be used; rename it: 'a,b.safetensors'",
     ):

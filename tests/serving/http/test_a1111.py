@@ -574,7 +574,22 @@ def test_png_info_of_other_programs(site: Site):
     assert answer["parameters"]["Prompt"] == "a star"
 
 
+@pytest.mark.parametrize("text", ["a\\ud800", 'Model: "\\ud800"'])
+def test_png_info_of_texts_that_no_answer_can_hold(site: Site, text: str):
+    comment = json.dumps({"prompt": "a", "steps": 1}).replace('"a"', f'"{text}"')
+    for chunk in (b"Comment\0" + comment.encode(), b"parameters\0a\nSteps: 1, " + text.encode()):
+        file = base64.b64encode(png((b"tEXt", chunk))).decode()
+        assert post(site, "png-info", {"image": file}).status_code == 200
+
+
 # --- what is refused ---
+
+
+@pytest.mark.parametrize("field", ["steps", "hr_second_pass_steps", "width", "n_iter"])
+@pytest.mark.parametrize("value", [10**309, -(10**309), str(10**400), 2**31])
+def test_numbers_that_no_setting_has(site: Site, field: str, value: object):
+    body = {"prompt": "a star", "enable_hr": True, field: value}
+    assert post(site, "txt2img", body).status_code == 422
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def get(site: Site, path: str, key: str = "one") -> Any:
         ("diffusion", "sub/ponyDiffusionV6"),
         ("pon", "pony"),
         ("dreamshaper", None),
+        ("pony" + " " * 50_000 + "x", None),
         ("", None),
         (" [ab]", None),
     ],
