@@ -205,8 +205,7 @@ def facts_of(name: str, checkpoint: Checkpoint, steps: int | None) -> ModelFacts
         defaults = {field: recipe.settings[field] for field in defaults}
         if recipe.scheduler == scheduler.name:
             timesteps = recipe.settings["timesteps"]
-    of_file = config.defaults
-    defaults |= {name: of_file[name] for name in defaults if name in of_file}
+    defaults |= {name: config.defaults[name] for name in defaults if name in config.defaults}
     if steps is not None:
         defaults["num_inference_steps"] = steps
     return ModelFacts(
@@ -220,8 +219,8 @@ def facts_of(name: str, checkpoint: Checkpoint, steps: int | None) -> ModelFacts
         refused_schedulers=tuple(config.schedulers.refused.items()),
         num_train_timesteps=scheduler.num_train_timesteps,
         **defaults,
-        guidance_rescale=of_file.get("guidance_rescale", 0.0),
-        clip_skip=of_file.get("clip_skip", 0),
+        guidance_rescale=config.defaults.get("guidance_rescale", 0.0),
+        clip_skip=min(config.defaults.get("clip_skip", 0), config.architecture.max_clip_skip),
         distilled=recipe is not None,
         timesteps=timesteps,
         words=checkpoint.words,

@@ -83,11 +83,10 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, said: str):
 
 def test_a_model_that_is_added_brings_its_defaults(tmp_path: Path):
     pipe = shared_pipeline(1)
-    text = WHOLE.replace("clip_skip = 2", "")
-    name = pipe.add_model(beside(tmp_path, text), "pony")
+    name = pipe.add_model(beside(tmp_path, WHOLE), "pony")
     try:
         [facts] = pipe.facts.models
-        assert facts.guidance_scale == 4
+        assert (facts.guidance_scale, facts.clip_skip) == (4, 0)  # only SD 1 has a clip skip
         assert facts.num_inference_steps == pipe.facts.num_inference_steps  # the operator's choice
         assert (facts.scheduler, facts.sigma_schedule) == ("dpmsolver++", "karras")
         assert (facts.guidance_rescale, facts.prediction_type) == (0.7, "v_prediction")
