@@ -233,6 +233,11 @@ class Facts(CommonFacts):
         return self.name, *models, *(name for facts in self.others for name in facts.model_names)
 
     @property
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of further models' files by the models' names, as far as they are known."""
+        return {model.name: model.hash for model in self.models if model.hash}
+
+    @property
     def lora_names(self) -> frozenset[str]:
         """The names of the LoRAs that requests can name."""
         return frozenset(lora.name for lora in self.loras)

@@ -5,7 +5,7 @@ Programs are lowered for the platform that they run on, whichever platform compi
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -172,13 +172,33 @@ def usable_cores(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
     These are the cores that it may run on, or fewer where a cgroup limits its time (`cpu.max`), as
     containers do.
     """
-    on_linux = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
-    # In a container the path may be the host's; the container's own cgroup is the root.
-    with suppress(OSError):
-        path = (proc / "self/cgroup").read_text().rpartition("::")[2].strip()
-        for folder in (cgroups, cgroups / path.lstrip("/")):
-            with suppress(OSError, ValueError):  # there is no such file, or no limit: "max"
-                quota, period = map(int, (folder / "cpu.max").read_text().split())
-                cores = min(cores, -(-quota // period))
+    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    cores = len(affinity(0))
+    for folder in cgroup_folders("", proc, cgroups):
+        with suppress(OSError, ValueError):  # there is no such file, or no limit: "max"
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+            cores = min(cores, -(-quota // period))
     return cores
+
+
+def cgroup_folders(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
+    """Yield the folders of the process's cgroups, the innermost first.
+
+    Args:
+        controller: the controller of the first version of cgroups; "" for the second version.
+        proc: the folder of the processes.
+        cgroups: the folder of all cgroups.
+    """
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    groups = [line.split(":", 2)[1:] for line in lines if line.count(":") > 1]
+    root = cgroups / controller
+    for path in (path for names, path in groups if controller in names.split(",")):
+        inside = root / path.lstrip("/")
+        # In a container the path may be the host's; the container's own cgroup is the root.
+        for folder in (inside, *inside.parents):
+            yield folder
+            if folder == root:
+                break

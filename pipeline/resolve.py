@@ -49,9 +49,8 @@ def resolve(ask: R, facts: Facts, *, has_image: bool) -> R:
     is_usual = request.steps == facts.timesteps.count(",") + 1 and not request.scheduler
     if facts.timesteps and is_usual and not request.timesteps:
         request = dataclasses.replace(request, timesteps=facts.timesteps)
-    own = {name: getattr(facts, name) for name in ("guidance_rescale", "clip_skip")}
-    changes = {name: value for name, value in own.items() if not getattr(request, name)}
-    request = dataclasses.replace(request, **changes)
+    unset = [name for name in ("guidance_rescale", "clip_skip") if not getattr(request, name)]
+    request = dataclasses.replace(request, **{name: getattr(facts, name) for name in unset})
     if has_image and request.strength is None:
         request = dataclasses.replace(request, strength=STRENGTH)
     if request.enlarge and request.enlarge_strength is None:

@@ -71,6 +71,11 @@ class Call:
         return self.data if isinstance(self.data, dict) else {}
 
 
+def text_of(value: object) -> str:
+    """Return a text that a browser sent, or "" for anything else: it may send any JSON."""
+    return value if isinstance(value, str) else ""
+
+
 class Wiring:
     """The components of a page by name, and its events."""
 

@@ -1,4 +1,4 @@
-"""What a file of tensors holds, told by the tensors' names.
+"""Tell what a file holds from the names of its tensors.
 
 The names are those that the programs and the converters of each model write: diffusers'
 `loaders/single_file_utils.py` and ComfyUI's `model_detection.py` list most of them.

@@ -489,10 +489,13 @@ class Planner:
     def _embeddings(self, request: Request, drawer: Drawer) -> Embeddings:
         """Return the embeddings that a request can name: those of its LoRAs, and the loaded ones.
 
-        Of two of one name, the loaded one counts.
+        A loaded embedding takes precedence over a LoRA's of the same name.
         """
-        loras = map(drawer.adapters.loaded.get, request.lora_weights)
-        bundles = [bundled_embeddings(x, drawer.config.widths) for x in loras if x and x.bundles]
+        bundles = [
+            bundled_embeddings(adapter, drawer.config.widths)
+            for adapter in map(drawer.adapters.loaded.get, request.lora_weights)
+            if adapter and adapter.bundles
+        ]
         return Embeddings(ChainMap(self.embeddings(), *bundles)) if bundles else self.embeddings()
 
     def _first_stage(self, plan: StagePlan, drawer: Drawer, embeddings: Embeddings) -> Stage:

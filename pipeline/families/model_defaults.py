@@ -24,7 +24,7 @@ _OF_REQUESTS = {
         *("sigma_schedule", "guidance_rescale", "clip_skip"),
     )
 }
-# What the UNet predicts, with the settings of the scheduler that this means.
+# The settings of the scheduler that each `prediction` stands for.
 _PREDICTIONS: Mapping[str, Mapping[str, Any]] = {
     "epsilon": {"prediction_type": "epsilon"},
     "v": {"prediction_type": "v_prediction"},
@@ -68,8 +68,9 @@ def read_defaults(model: str) -> ModelDefaults:
         raise CheckpointError(f"{file}: cannot be read as TOML: {error}") from error
     for key, value in values.items():
         if expected := _expected(key, value):
-            written = reprlib.repr(value)
-            raise CheckpointError(f"{file}: {key} = {written} is not possible; expected {expected}")
+            raise CheckpointError(
+                f"{file}: {key} = {reprlib.repr(value)} is not possible; expected {expected}"
+            )
     settings = {x.name: x.checked(values[key]) for key, x in _OF_REQUESTS.items() if key in values}
     sigma_schedule = settings.pop("sigma_schedule", None)
     return ModelDefaults(

@@ -112,7 +112,7 @@ def _is_version_2(tensors: Tensors) -> bool:
 
 UNET_SECTION = Section((UNET_PREFIX,), to_diffusers_unet)
 VAE_SECTION = Section(VAE_PREFIXES, to_diffusers_vae)
-# What training leaves beside a network that is alone in its file: marks, a loss and an average.
+# Tensors that training leaves in the file of a single network: marks, a loss and an average.
 TRAINING = re.compile(rf"^(loss|model_ema)\.|^({'|'.join(MARKS)})$")
 # A UNet may be alone in its file, in either layout.
 UNET_FILE = Section((UNET_PREFIX, "unet.", ""), to_diffusers_unet, TRAINING, (UNET, WHOLE))
@@ -190,7 +190,7 @@ KINDS = (
 )
 
 COMPLETE = "expected a checkpoint of Stable Diffusion 1, 2 or XL with UNet, text encoders and VAE"
-# What to do without a network in a file.
+# The setting that names a network which a file lacks.
 WITHOUT = {"vae": "VAE_ID names one", "unet": "UNET_ID names one"}
 
 

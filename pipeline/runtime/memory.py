@@ -5,6 +5,8 @@ from pathlib import Path
 
 import jax
 
+from pipeline.platforms import cgroup_folders
+
 # For each version of cgroups: the name of its controller and folder, and the files with a group's
 # limit and its usage.
 CGROUP_FILES = (
@@ -44,30 +46,19 @@ def available_memory(
     if "MemAvailable:" not in machine:
         return None
     machine_memory, swap = 1024 * machine["MemAvailable:"], 1024 * machine.get("SwapFree:", 0)
-    return min([machine_memory + swap, *_allowed(proc / "self/cgroup", cgroups, swap)])
+    return min([machine_memory + swap, *_allowed(proc, cgroups, swap)])
 
 
-def _allowed(memberships: Path, cgroups: Path, swap: int) -> Iterator[int]:
+def _allowed(proc: Path, cgroups: Path, swap: int) -> Iterator[int]:
     """Yield the bytes that each cgroup of the process still allows, the innermost first.
 
     `swap` is the machine's free swap.
     """
-    try:
-        lines = memberships.read_text().splitlines()
-    except OSError:
-        return
-    groups = [line.split(":", 2)[1:] for line in lines if line.count(":") > 1]
     for controller, limit_file, use_file in CGROUP_FILES:
-        root = cgroups / controller
-        for path in (path for names, path in groups if controller in names.split(",")):
-            inside = root / path.lstrip("/")
-            # In a container the path may be the host's; the container's own cgroup is the root.
-            for folder in (inside, *inside.parents):
-                limit, use = _number(folder / limit_file), _number(folder / use_file)
-                if limit is not None and use is not None:
-                    yield max(limit - max(use - _page_cache(folder), 0), 0) + _swap(folder, swap)
-                if folder == root:
-                    break
+        for folder in cgroup_folders(controller, proc, cgroups):
+            limit, use = _number(folder / limit_file), _number(folder / use_file)
+            if limit is not None and use is not None:
+                yield max(limit - max(use - _page_cache(folder), 0), 0) + _swap(folder, swap)
 
 
 def _page_cache(group: Path) -> int:

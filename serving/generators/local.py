@@ -529,7 +529,6 @@ class LocalDrawer(Drawer):
             assert seated.drawing is not None
             seeds, ignored = seated.drawing.request.seeds, seated.drawing.ignored
             unblurred = self._reveal and record.request.unblurred
-            hashes = {model.name: model.hash for model in self.facts.models}
             images = await asyncio.gather(
                 *(
                     asyncio.to_thread(
@@ -538,7 +537,7 @@ class LocalDrawer(Drawer):
                         seeds[picture.index],
                         unblurred,
                         ignored[picture.index],
-                        hashes,
+                        self.facts.hashes,
                     )
                     for picture in pictures
                 )

@@ -35,7 +35,7 @@ from serving.requests.inputs import Size, unlikeness
 
 T = TypeVar("T")
 
-# Of pictures in sizes that the model does not draw: as on AUTOMATIC1111's page.
+# The limits of a side to which pictures are scaled, those of AUTOMATIC1111's page.
 MIN_SIDE, MAX_SIDE = 64, 2048
 PAUSE_S = 15.0  # between two signs of a call that is answered with a stream
 # Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.

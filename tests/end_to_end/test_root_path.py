@@ -83,5 +83,5 @@ def test_addresses_in_answers_have_the_path(proxied: str):
     assert httpx.get(url).headers["content-type"] == "image/png"
     answer = httpx.post(f"{proxied}/v1/generate", json={"prompt": "a star"}, timeout=600)
     assert answer.headers["content-location"].startswith("/draw/v1/requests/")
-    # What was checked as another path must not come to be this one.
+    # The routes must not take off a path that the checks have seen.
     assert httpx.get(f"{proxied}/draw/v1/model").status_code == 404

@@ -158,7 +158,7 @@ def _within(setting: Setting, picture_settings: Settings, facts: Facts, notes: l
 
 def _with_model_here(picture_settings: Settings, facts: Facts) -> Settings:
     """Return the settings with the name that the model's file has here, if its hash is known."""
-    names = {model.hash[:HASH_LENGTH]: model.name for model in facts.models if model.hash}
+    names = {digest[:HASH_LENGTH]: name for name, digest in facts.hashes.items()}
     name = names.get((picture_settings.model_hash or "").lower(), picture_settings.model)
     return replace(picture_settings, model=name)
 

@@ -44,7 +44,7 @@ from ui.pictures.saved import Picture, Unfinished
 from ui.samples.model_kind import Kind
 from ui.samples.styles import styles_for
 from ui.start import Start
-from ui.wiring import Call, Updates
+from ui.wiring import Call, Updates, text_of
 
 MOST_PRESSES = 10_000  # whose answers are remembered
 SUBTLE, STRONG = 0.2, 0.6  # strengths of variations
@@ -455,11 +455,6 @@ class Drawing:
                 elif isinstance(event, Error):
                     raise RequestError(event.message, event.kind)
         raise RuntimeError("the request has no ending")
-
-
-def text_of(value: object) -> str:
-    """Return a text that a browser sent, or "" for anything else: it may send any JSON."""
-    return value if isinstance(value, str) else ""
 
 
 def embeds(call: Call) -> bool:

@@ -19,7 +19,7 @@ from ui.form import link
 from ui.form.fields import Fields
 from ui.pictures import picture_panel
 from ui.samples.styles import NONE, Style
-from ui.wiring import Call, Updates, Wiring
+from ui.wiring import Call, Updates, Wiring, text_of
 
 _MARKUP = """
 <div data-strip hidden>
@@ -120,7 +120,7 @@ def without(call: Call, generator: Generator) -> Updates:
     picture to open then, if any. A session that was forgotten has no pictures.
     """
     pictures, key = call.values["pictures"], call.details.get("key")
-    gone, place = str(call.details.get("gone")).split(","), call.details.get("open")
+    gone, place = text_of(call.details.get("gone")).split(","), call.details.get("open")
     left = [x for x in pictures if x.key != key and str(x.index) not in gone]
     if len(left) == len(pictures):
         return {"status": status.error(i18n.translate(Message(Code.PICTURE_GONE)))}

@@ -214,9 +214,9 @@ export const begin = (app, { element, trigger }) => {
   const removePicture = async (key) => {
     const texts = app.all("#picture-texts article");
     const place = texts.findIndex(({ dataset }) => dataset.key === key);
-    const entry = find(inGallery() ?? "");
-    if (place < 0) return;
     const shownId = inGallery();
+    const entry = find(shownId ?? "");
+    if (place < 0) return;
     const isLast = texts.length === 1;
     const gone = [...new Set([...entry?.gone ?? [], Number(texts[place].dataset.index)])];
     const isOpen = app.find("#gallery .preview") && !isLast;

@@ -14,7 +14,6 @@ from pipeline.errors import PictureError, TooLargeError
 from pipeline.images import image_text, metadata
 from pipeline.schedulers.names import SAMPLERS
 from serving.generator import Image
-from serving.http.a1111 import checkpoints
 from serving.http.a1111.bodies import DrawBody
 from serving.http.a1111.jobs import Job
 from serving.http.a1111.requests import Asked
@@ -70,7 +69,7 @@ def _info(body: DrawBody, asked: Asked, images: Sequence[Image], timestamp: str)
         "restore_faces": False,
         "face_restoration_model": None,
         "sd_model_name": checkpoint,
-        "sd_model_hash": checkpoints.digests(asked.facts).get(checkpoint, "")[:10],
+        "sd_model_hash": asked.facts.hashes.get(checkpoint, "")[: metadata.HASH_LENGTH],
         "sd_vae_name": model.vae,
         "sd_vae_hash": None,
         "seed_resize_from_w": -1,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pipeline.facts import Facts
+from pipeline.images.metadata import HASH_LENGTH
 
 LIFETIME_S = 12 * 3600.0  # of a choice
 MAX_CHOICES = 1000
@@ -12,15 +13,10 @@ MAX_TITLE = 200  # characters; longer texts mean no model
 _ENDING = re.compile(r"(\.safetensors|\.ckpt)?(\s*\[\w*\])?\s*$")
 
 
-def digests(facts: Facts) -> dict[str, str]:
-    """Return the SHA-256 of each model's file by the model's name, as far as they are known."""
-    return {model.name: model.hash for model in facts.models if model.hash}
-
-
 def title(name: str, known_digests: Mapping[str, str]) -> str:
     """Return a model's name with the beginning of its file's hash, if that is known."""
     digest = known_digests.get(name, "")
-    return f"{name} [{digest[:10]}]" if digest else name
+    return f"{name} [{digest[:HASH_LENGTH]}]" if digest else name
 
 
 def find(text: str, facts: Facts) -> str | None:
@@ -31,11 +27,12 @@ def find(text: str, facts: Facts) -> str | None:
     """
     if len(text) > MAX_TITLE:
         return None
-    folded, known_digests = text.casefold().strip(), digests(facts)
+    folded, known_digests = text.casefold().strip(), facts.hashes
     bare = _ENDING.sub("", folded)
     for name in facts.model_names:
         digest = known_digests.get(name, "")
-        names = {name.casefold(), name.rpartition("/")[2].casefold(), digest, digest[:10]}
+        hashes = {digest, digest[:HASH_LENGTH]}
+        names = {name.casefold(), name.rpartition("/")[2].casefold()} | hashes
         if {folded, bare} & names - {""}:
             return name
     parts = (name for name in facts.model_names if bare and bare in name.casefold())

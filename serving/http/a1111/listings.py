@@ -46,7 +46,7 @@ UNNEEDED: dict[str, Any] = {
 
 def sd_models(facts: Facts) -> list[dict[str, Any]]:
     """Return the models that calls can name, the first one first."""
-    digests = checkpoints.digests(facts)
+    digests = facts.hashes
     return [
         {
             "title": checkpoints.title(name, digests),
@@ -115,7 +115,7 @@ def _described(words: tuple[str, ...]) -> dict[str, Any]:
 
 def options(facts: Facts, model: str) -> dict[str, Any]:
     """Return the options that mean something here; only the model's can be changed."""
-    digests = checkpoints.digests(facts)
+    digests = facts.hashes
     return {
         "CLIP_stop_at_last_layers": facts.for_known(model).clip_skip,
         "jpeg_quality": metadata.QUALITY,
