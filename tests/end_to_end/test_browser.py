@@ -385,7 +385,9 @@ def test_a_visitor_from_elsewhere_is_answered_in_their_language(browser: Browser
         page.keyboard.press("ControlOrMeta+Enter")
         page.locator("#history-open").click()
         expect(page.locator("#history-open")).to_have_text("Verlauf")
-        page.locator("#history li button").first.click()
+        entries = page.locator("#history li button")
+        expect(entries).to_have_count(2, timeout=DRAWN_WITHIN_MS)
+        entries.first.click()
         expect(page.locator("#history small").first).to_contain_text("Umriss · Seed")
 
 
