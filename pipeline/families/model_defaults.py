@@ -63,11 +63,11 @@ def read_defaults(model: str) -> ModelDefaults:
             content = opened.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
-        values = with_own_names(tomllib.loads(content.decode()))
+        values = with_own_names(tomllib.loads(content.decode("utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: cannot be read as TOML: {error}") from error
     for key, value in values.items():
-        if expected := _expected(key, value):
+        if expected := _expected(key, value, values):
             raise CheckpointError(
                 f"{file}: {key} = {reprlib.repr(value)} is not possible; expected {expected}"
             )
@@ -83,7 +83,7 @@ def read_defaults(model: str) -> ModelDefaults:
     )
 
 
-def _expected(key: str, value: Any) -> str:
+def _expected(key: str, value: Any, values: Mapping[str, Any]) -> str:
     """Return what would be right for a key of the file, or "" if its value is possible."""
     if setting := _OF_REQUESTS.get(key):
         fault = setting.fault(value)
@@ -92,8 +92,10 @@ def _expected(key: str, value: Any) -> str:
         "prediction": (value in [*_PREDICTIONS], " or ".join(map(repr, _PREDICTIONS))),
         "zero_terminal_snr": (isinstance(value, bool), "true or false"),
         "shift": (
-            type(value) in (int, float) and 0 < value <= _MAX_SHIFT,
-            f"a number above 0, at most {_MAX_SHIFT}",
+            type(value) in (int, float)
+            and 0 < value <= _MAX_SHIFT
+            and values.get("prediction") == "flow",
+            f"a number above 0, at most {_MAX_SHIFT}, beside prediction = 'flow'",
         ),
     }
     is_possible, expected = possible.get(key, (False, f"one of the keys {', '.join(_KEYS)}"))

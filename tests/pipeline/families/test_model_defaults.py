@@ -36,7 +36,7 @@ def beside(folder: Path, text: str, source: Path = SMALLEST) -> Path:
 
 def test_the_file_is_read(tmp_path: Path):
     model = tmp_path / "pony.safetensors"
-    (tmp_path / "pony.toml").write_text(WHOLE)
+    (tmp_path / "pony.toml").write_text(WHOLE, "utf-8-sig")  # as Windows' Notepad writes it
     assert read_defaults(str(model)) == ModelDefaults()  # of a model on the Hub
     model.touch()
     assert read_defaults(str(model)) == ModelDefaults(
@@ -67,6 +67,7 @@ def test_the_file_is_read(tmp_path: Path):
         ("shift = -1", "shift = -1 is not possible; expected a number above 0"),
         ("seed = 3", "seed = 3 is not possible; expected one of the keys guidance_scale, steps,"),
         ("steps: 3", "cannot be read as TOML"),
+        ("shift = 3", "shift = 3 is not possible; expected a number above 0, at most 100, beside"),
         ("shift = inf", "shift = inf is not possible; expected a number above 0, at most 100"),
         ("# " + 4096 * "x", "cannot be read as TOML: it has more than 4096 bytes"),
         ("steps = " + 2000 * "[" + 2000 * "]", "cannot be read as TOML"),
@@ -103,9 +104,9 @@ def test_a_model_that_is_added_brings_its_defaults(tmp_path: Path):
 
 def test_the_file_in_the_documents_can_be_used(tmp_path: Path):
     [block] = [block for kind, block in fences(read(ROOT / "docs/own-models.md")) if kind == "toml"]
-    defaults = read_defaults(str(beside(tmp_path, block)))
-    assert len(defaults.settings) == 5
-    assert len(defaults.scheduler) == 3
+    model = beside(tmp_path, block)
+    assert len(read_defaults(str(model)).settings) == 5
+    assert FamilyReader().for_model(str(model)).read(model).scheduler.prediction_type == "v_prediction"
 
 
 def test_clip_skip_is_the_models_own(tmp_path: Path):
