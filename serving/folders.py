@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from pipeline.checkpoints.tensors import described_size, open_file, read_header
+from pipeline.checkpoints.tensors import PICKLE_SUFFIXES, described_size, open_file, read_header
 from pipeline.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ SETTLED_S = 1.0
 LOOKS = 10
 MOST_FILES = 1000  # more would make the description of the model too long for its readers
 _DEEPEST = 8  # levels of sub-folders
+_UNREAD = (*PICKLE_SUFFIXES, ".gguf")  # endings of models in formats that are never opened
+_MOST_NAMED = 10  # files in a line of the log
 
 Entry: TypeAlias = "os.DirEntry[str]"
 
@@ -159,7 +161,7 @@ class Folder:
 
     def _paths(self) -> Iterator[tuple[Path, dict[str, File]]]:
         """Yield the files with a usable name, with the files beside each, in a fixed order."""
-        levels = [(self._root, 0)]
+        levels, unread = [(self._root, 0)], list[str]()
         while levels:
             folder, depth = levels.pop()
             entries = _entries(folder)
@@ -174,6 +176,11 @@ class Folder:
                     self._warn(f"has a folder whose name cannot be used; rename it: {name!r}")
                 elif is_folder and depth < _DEEPEST:
                     levels.append((path, depth + 1))
+                elif not is_folder and name.endswith(_UNREAD):
+                    unread.append(repr(path.relative_to(self._root).as_posix()))
+        if unread:
+            names = ", ".join(unread[:_MOST_NAMED])
+            self._warn(f"has files that are never opened, as they are not .safetensors: {names}")
 
     def _may_be_used(self, entry: Entry) -> bool:
         path = Path(entry.path)

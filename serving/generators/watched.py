@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pipeline import CheckpointError, DeviceError, InputError
 from pipeline.checkpoints.folder import INDEX
-from pipeline.checkpoints.tensors import PICKLE_SUFFIXES
 from pipeline.errors import raise_if_cancelled
 from pipeline.facts import EmbeddingFacts, LoraFacts, ModelFacts
 from pipeline.text.embeddings import is_embedding_name
@@ -41,7 +40,6 @@ MOST_SECONDS = 60.0
 _MOST_HASHES = 2**22  # bytes of the file that keeps digests
 _MOST_TEXT = 2**25  # bytes; those of published models have at most 8 MiB
 _MOST_REASON = 500  # characters; a reason may quote a list from a file
-_MOST_NAMED = 10  # files in a line of the log
 
 
 class WatchedFolder(Generic[F]):
@@ -307,22 +305,6 @@ class EmbeddingFolder(WatchedFolder[EmbeddingFacts]):
     ) -> None:
         super().__init__(Folder(path, "EMBEDDING_DIR", is_embedding_name, clock=clock))
         self._pipe = pipe
-        self._path = path
-        self._pickles: set[str] = set()
-
-    def _update(self) -> None:
-        listing = self._listing
-        super()._update()
-        if self._listing is listing:
-            return
-        names = {file.name for file in self._path.glob("*") if file.suffix in PICKLE_SUFFIXES}
-        if new_names := sorted(names - self._pickles)[:_MOST_NAMED]:
-            log.warning(
-                "EMBEDDING_DIR has files other than .safetensors, which can run code and are never"
-                " opened: %s",
-                ", ".join(map(repr, new_names)),
-            )
-        self._pickles |= names
 
     def _read(
         self, name: str, file: File, old_file: File | None, old_facts: EmbeddingFacts | None

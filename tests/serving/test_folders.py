@@ -223,6 +223,17 @@ def test_folders_that_no_answer_can_name(
     assert warning.isprintable()
 
 
+def test_files_in_formats_that_are_never_opened_are_named_once(
+    folder: Folder, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    for name in ("in/old.ckpt", "quantised.gguf", "notes.txt"):
+        write(tmp_path / name)
+    for _ in range(2):
+        assert names(folder, clock) == []
+    [warning] = caplog.messages
+    assert warning.endswith("as they are not .safetensors: 'quantised.gguf', 'in/old.ckpt'")
+
+
 def test_a_folder_that_is_missing_has_no_files(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
