@@ -143,18 +143,20 @@ def queue(waiting: int) -> dict[str, Any]:
 def chosen_model(values: Mapping[str, Any], facts: Facts, model: str) -> str:
     """Return the model that a client chooses, who sets the other options to what they are.
 
+    Some clients send what they are for the model before it, others for this one.
+
     Raises:
         PythonError: if there is no such model, or for another option; as in AUTOMATIC1111 with
             --freeze-settings.
     """
-    known_values = options(facts, model)
     text = str(values.get("sd_model_checkpoint") or model)
     if (name := checkpoints.find(text, facts)) is None:
         raise PythonError("RuntimeError", f"model {text[:200]!r} not found")
+    before, after = options(facts, model), options(facts, name)
     for key in values.keys() - {"sd_model_checkpoint", "sd_checkpoint_hash"}:
-        if key not in known_values:
+        if key not in after:
             raise PythonError("KeyError", repr(key[:200]))
-        if values[key] != known_values[key]:
+        if values[key] not in (before[key], after[key]):
             raise PythonError("AssertionError", "changing settings is disabled")
     return name
 

@@ -62,6 +62,7 @@ _FORMATS: dict[str, Literal["png", "jpeg", "webp"]] = {
     "webp": "webp",
 }
 _FRAMES: tuple[Literal["stretch", "crop", "fill"], ...] = ("stretch", "crop", "fill", "stretch")
+_CLIP_SKIP = "CLIP_stop_at_last_layers"  # option
 STRENGTH = 0.75  # default of `denoising_strength`
 _NO_REFINER = (None, "", "None")  # values of `refiner_checkpoint`
 _FILL = 0  # value of `inpainting_fill`: colours around the mask
@@ -119,7 +120,10 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
     of_model, ignored = _of_model(body, override, facts, model)
     all_facts, facts = facts, facts.for_known(of_model["model"])
     eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
-    ignored += [*body.ignored, *(f"override_settings.{name}" for name in override)]
+    # Clients send the settings of a second run whether they want one or not.
+    has_second_run = getattr(body, "enable_hr", False)
+    ignored += [name for name in body.ignored if has_second_run or not name.startswith("hr_")]
+    ignored += [f"override_settings.{name}" for name in override]
 
     values = {name: setting.absent_value() for name, setting in SETTINGS.items()}
     settings = {name: getattr(body, field) for field, name in bodies.SETTINGS.items()}
@@ -219,12 +223,13 @@ def _of_model(
     chosen = checkpoints.find(text, facts)
     ignored = ["override_settings.sd_model_checkpoint"] if text and chosen is None else []
     settings: dict[str, Any] = {"model": chosen or model}
-    clip_skip = override.pop("CLIP_stop_at_last_layers", body.clip_skip)
+    name = f"override_settings.{_CLIP_SKIP}" if _CLIP_SKIP in override else "clip_skip"
+    clip_skip = override.pop(_CLIP_SKIP, body.clip_skip)
     has_layers = facts.for_known(settings["model"]).max_clip_skip > 0
     if has_layers and isinstance(clip_skip, int | float):
         settings["clip_skip"] = int(clip_skip)
     elif clip_skip not in (None, 0, 1):
-        ignored.append("override_settings.CLIP_stop_at_last_layers")
+        ignored.append(name)
     return settings, ignored
 
 

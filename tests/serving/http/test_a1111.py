@@ -97,7 +97,7 @@ def test_a_picture(site: Site, api: webuiapi.WebUIApi):
     assert info["infotexts"] == [result.image.info["parameters"]]
     assert metadata.from_text(info["infotexts"][0]).negative_prompt == "a moon"
     assert (result.parameters["cfg_scale"], result.parameters["tiling"]) == (6.5, False)
-    assert info["ignored"] == ["hr_upscaler"]  # webuiapi's own default is another one
+    assert info["ignored"] == []
 
 
 def test_several_pictures(api: webuiapi.WebUIApi):
@@ -190,7 +190,7 @@ def test_every_listed_sampler_and_schedule_draws(site: Site, api: webuiapi.WebUI
         assert txt2img(api, sampler_name=sampler).images
     spacings = []
     for schedule in api.util_get_scheduler_names():
-        assert txt2img(api, scheduler=schedule).info["ignored"] == ["hr_upscaler"]
+        assert txt2img(api, scheduler=schedule).info["ignored"] == []
         spacings.append(site.pipe.calls[-1]["timestep_spacing"])
     assert "trailing" in spacings
 
@@ -215,9 +215,12 @@ def test_what_changes_nothing_here_is_named(
         restore_faces=True,
         s_churn=0.5,
         styles=["a style"],
+        enable_hr=True,
+        hr_prompt="a style",
+        hr_resize_x=8,
         override_settings={"CLIP_stop_at_last_layers": 2, "sd_model_checkpoint": "other"},
     )
-    ignored = {"tiling", "restore_faces", "s_churn", "styles", "hr_upscaler"}
+    ignored = {"tiling", "restore_faces", "s_churn", "styles", "hr_prompt", "hr_upscaler"}
     ignored |= {f"override_settings.{each}" for each in ("sd_model_checkpoint",)}
     ignored |= {"override_settings.CLIP_stop_at_last_layers"}
     assert set(result.info["ignored"]) == ignored
@@ -489,7 +492,7 @@ def test_parts_of_prompts_without_effect_are_named(
 ):
     result = txt2img(api, prompt=prompt)
     assert result.info["prompt"] == prompt
-    assert result.info["ignored"] == ["hr_upscaler", *ignored]
+    assert result.info["ignored"] == ignored
     found = metadata.from_text(result.info["infotexts"][0])
     assert (found.prompt, found.loras) == (drawn, None)
 
@@ -497,7 +500,7 @@ def test_parts_of_prompts_without_effect_are_named(
 def test_the_end_that_does_not_fit_is_named(site: Site, api: webuiapi.WebUIApi):
     site.pipe.truncated = "big and blue"
     try:
-        assert txt2img(api).info["ignored"] == ["hr_upscaler", "big and blue"]
+        assert txt2img(api).info["ignored"] == ["big and blue"]
     finally:
         site.pipe.truncated = ""
 
@@ -505,7 +508,7 @@ def test_the_end_that_does_not_fit_is_named(site: Site, api: webuiapi.WebUIApi):
 def test_tags_without_effect_do_not_count_as_characters_of_a_prompt(api: webuiapi.WebUIApi):
     tags = [f"<lora:gone{i}:0.8>" for i in range(200)]
     result = txt2img(api, prompt="a red star " + " ".join(tags))
-    assert result.info["ignored"][1:] == tags
+    assert result.info["ignored"] == tags
     assert result.info["all_prompts"] == ["a red star"]
 
 

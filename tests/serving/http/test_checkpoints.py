@@ -11,6 +11,7 @@ import pytest
 from pipeline.facts import ModelFacts
 from serving.http.a1111 import checkpoints
 from serving.http.a1111.checkpoints import Choices
+from serving.http.a1111.listings import chosen_model
 from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
@@ -100,6 +101,13 @@ def test_a_client_chooses_a_checkpoint_for_itself_alone(site: Site):
         assert site.pipe.calls[-1]["model"] == name
     refused = post(site, "options", sd_model_checkpoint="dreamshaper")
     assert (refused.status_code, "not found" in refused.text) == (500, True)
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_options_may_be_those_of_either_model(layer: int):
+    facts = replace(MODEL, models=(replace(PONY, clip_skip=2),))
+    values = {"sd_model_checkpoint": "pony", "CLIP_stop_at_last_layers": layer}
+    assert chosen_model(values, facts, MODEL.name) == "pony"
 
 
 @pytest.mark.parametrize(
