@@ -6,10 +6,9 @@ import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
-import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import Request as HttpRequest
 
 from pipeline.errors import MetadataError
@@ -29,9 +28,11 @@ from serving.generator import (
     new_id,
 )
 from serving.http.errors import as_refusal
+from serving.http.limits import MAX_CALLS
 from serving.messages import Code, Message
 from serving.requests.admission import wrong
 from serving.requests.inputs import Size, unlikeness
+from serving.requests.workers import Workers, once_per_loop
 
 T = TypeVar("T")
 
@@ -40,6 +41,9 @@ MIN_SIDE, MAX_SIDE = 64, 2048
 PAUSE_S = 15.0  # between two signs of a call that is answered with a stream
 # Seconds that a call with some pictures drawn waits for room in the queue or for the rate limit.
 PATIENCE_S = 120.0
+# The thread that writes the files of calls; it leaves the other processors to the drawing. A call
+# waits for one file at a time, so none is refused.
+encoder = once_per_loop(lambda: Workers(1, MAX_CALLS, MAX_CALLS))
 _PASSING = (ErrorKind.FULL, ErrorKind.TOO_MANY, ErrorKind.UNAVAILABLE)
 
 
@@ -68,14 +72,14 @@ class Format:
     Attributes:
         name: its name.
         quality: from 0 to 100; PNG files have none.
-        thread: one thread that writes them.
+        address: the network address of the client; addresses take turns at the encoder.
         field: the parameter that named the format, for messages.
         size: the size that pictures are scaled to; None for that in which they are drawn.
     """
 
     name: Literal["png", "jpeg", "webp"]
     quality: int
-    thread: CapacityLimiter
+    address: str
     field: str = "output_format"
     size: Size | None = None
 
@@ -85,20 +89,19 @@ class Format:
         Raises:
             RequestError: if the format has no room for the picture's settings.
         """
-        if self.size is not None:
-            png = await anyio.to_thread.run_sync(
-                metadata.scaled, png, self.size, limiter=self.thread
-            )
-        if self.name == "png":
+        if self.size is None and self.name == "png":
             return png
-        kind = "JPEG" if self.name == "jpeg" else "WEBP"
         try:
-            return await anyio.to_thread.run_sync(
-                metadata.converted, png, kind, self.quality, limiter=self.thread
-            )
+            return await encoder().run(self.address, partial(self._file, png))
         except MetadataError:
             message = Message(Code.TOO_LONG_FOR_FORMAT, {"field": self.field, "value": self.name})
             raise RequestError(message, field=self.field) from None
+
+    def _file(self, png: bytes) -> bytes:
+        scaled = png if self.size is None else metadata.scaled(png, self.size)
+        if self.name == "png":
+            return scaled
+        return metadata.converted(scaled, "JPEG" if self.name == "jpeg" else "WEBP", self.quality)
 
 
 def drawn_size(size: Size, facts: Facts) -> Size:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
-from anyio import CapacityLimiter
 from fastapi import APIRouter, HTTPException
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
@@ -28,7 +26,7 @@ from serving.http.a1111.jobs import Job, Jobs
 from serving.http.a1111.requests import Asked, asked_of, inputs_of, single
 from serving.http.addresses import address_of
 from serving.http.auth import ApiKeys
-from serving.http.calls import Format, followed, parts_of, while_connected
+from serving.http.calls import Format, encoder, followed, parts_of, while_connected
 from serving.http.errors import as_refusal
 from serving.http.limits import BoundedBody, body_of
 from serving.logs import log_fields, loggable
@@ -146,7 +144,6 @@ class DrawCalls:
         self._keys = keys
         self.jobs = Jobs(generator)
         self.models = Choices()
-        self._encoder = CapacityLimiter(1)  # leaves the processors to the drawing
 
     async def txt2img(self, body: DrawBody, sender: HttpRequest) -> dict[str, Any]:
         """Draw pictures from a prompt, and return the answer."""
@@ -201,7 +198,7 @@ class DrawCalls:
                     break
                 images += await self._drawn(job, asked, part)
             output = Format(
-                asked.output, asked.quality, self._encoder, "samples_format", asked.size
+                asked.output, asked.quality, address_of(sender), "samples_format", asked.size
             )
             files = [await output.encode(image.png) for image in images]
         return answers.drawn(body, asked, images, files, job.timestamp)
@@ -232,9 +229,8 @@ class DrawCalls:
             as_stopped = partial(image_of, expand(request, asked.facts), facts=asked.facts)
             for index, preview in enumerate(job.previews):
                 if index not in images:
-                    images[index] = await anyio.to_thread.run_sync(
-                        as_stopped, index, preview, limiter=self._encoder
-                    )
+                    work = partial(as_stopped, index, preview)
+                    images[index] = await encoder().run(request.address, work)
         job.end()
         return [images[index] for index in sorted(images)]
 

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Any
 
-from anyio import CapacityLimiter
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -63,7 +62,6 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     """Build the routes of the OpenAI API."""
     routes = APIRouter(prefix="/v1")
     files = Files()
-    encoder = CapacityLimiter(1)  # leaves the processors to the drawing
     started_at = int(time.time())
 
     def to_request(body: ImagesBody, sender: HttpRequest) -> Request:
@@ -114,7 +112,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         await anext(events)  # the first part is taken in now, or refused before the answer begins
         quality = metadata.QUALITY if body.output_compression is None else body.output_compression
         size = _file_size(body, request)
-        output = Format(body.output_format or "png", quality, encoder, size=size)
+        output = Format(body.output_format or "png", quality, address_of(sender), size=size)
         drawn_in = "{}x{}".format(*request.size or facts.sizes[0])
         common_fields: dict[str, Any] = {
             "size": "{}x{}".format(*size) if size else drawn_in,
