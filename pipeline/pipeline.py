@@ -851,10 +851,12 @@ class SDXLPipeline(Engine):
         facts = self._facts
         steps = facts.num_inference_steps if num_inference_steps is None else num_inference_steps
         check_count("num_inference_steps", steps, 1, facts.max_inference_steps)
-        placement = Placement(self._embeddings, limit=None)
+        reading = explain(prompt, prompt_syntax or PLAIN, steps)
+        adapters = map(self._adapters.loaded.get, reading.loras)
+        embeddings = self._embeddings.with_bundles(adapters, self._config.widths)
+        placement = Placement(embeddings, limit=None)
         chunks, length = self._compiled.shapes.chunks, self._tokenizers.length
-        texts = explain(prompt, prompt_syntax or PLAIN, steps).texts
-        placed_texts = (placed(text.sections, placement) for text in texts)
+        placed_texts = (placed(text.sections, placement) for text in reading.texts)
         tokens = longest([longest(self._tokenizers.tokens(each, chunks)) for each in placed_texts])
         if chunks == 1:
             return Length(tokens.count, length, tokens.truncated)

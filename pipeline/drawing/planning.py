@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +35,7 @@ from pipeline.schedulers.config import DEFAULT_SIGMAS, SchedulerConfig
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Schedule
 from pipeline.setting_kinds import MAX_SEED, parse_size, parse_timesteps
-from pipeline.text.embeddings import Embeddings, Placement, bundled_embeddings
+from pipeline.text.embeddings import Embeddings, Placement
 from pipeline.text.emphasis import Section
 from pipeline.text.prompt_syntax import A1111, ignored_parts, read_prompt
 from pipeline.text.tokenizer import Break, Part, Tokenizers, Tokens, longest_end
@@ -456,7 +455,8 @@ class Planner:
         # One for all stages: a name may be another model's before the last one begins.
         drawer = self.models.drawer(checked.model, run)
         drawer.adapters.check(checked.lora_weights)
-        embeddings = self._embeddings(checked, drawer)
+        adapters = map(drawer.adapters.loaded.get, checked.lora_weights)
+        embeddings = self.embeddings().with_bundles(adapters, drawer.config.widths)
         raise_if_cancelled(cancelled)
         check_origin(checked, inputs, facts.needs_mask, facts.needs_image)
         noise = latents = None
@@ -485,18 +485,6 @@ class Planner:
             latents,
             cancelled,
         )
-
-    def _embeddings(self, request: Request, drawer: Drawer) -> Embeddings:
-        """Return the embeddings that a request can name: those of its LoRAs, and the loaded ones.
-
-        A loaded embedding takes precedence over a LoRA's of the same name.
-        """
-        bundles = [
-            bundled_embeddings(adapter, drawer.config.widths)
-            for adapter in map(drawer.adapters.loaded.get, request.lora_weights)
-            if adapter and adapter.bundles
-        ]
-        return Embeddings(ChainMap(self.embeddings(), *bundles)) if bundles else self.embeddings()
 
     def _first_stage(self, plan: StagePlan, drawer: Drawer, embeddings: Embeddings) -> Stage:
         """Return the first stage of a run, which the refiner's follows."""

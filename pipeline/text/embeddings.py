@@ -5,6 +5,7 @@ brackets. Its n vectors take the place of n tokens.
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -189,6 +190,16 @@ class Embeddings(dict[str, Embedding]):
             names = ", ".join(map(repr, self)) or "none"
             raise InputError(f"no embedding named {name!r} is loaded; loaded are: {names}")
         return Embeddings({key: embedding for key, embedding in self.items() if key != name})
+
+    def with_bundles(
+        self, adapters: Iterable[Adapter | None], widths: Sequence[int]
+    ) -> "Embeddings":
+        """Return these embeddings and those in LoRAs' files.
+
+        A loaded embedding takes precedence over a LoRA's of the same name.
+        """
+        bundles = [bundled_embeddings(each, widths) for each in adapters if each and each.bundles]
+        return Embeddings(ChainMap(self, *bundles)) if bundles else self
 
     def for_encoders(self, places: Sequence[int]) -> "Embeddings":
         """Return these embeddings for some of the text encoders, given by their places."""

@@ -94,6 +94,8 @@ def test_an_embedding_in_a_loras_file_counts_with_the_lora(tmp_path: Path, form:
         np.testing.assert_array_equal(pictures(pipe, "a my word ring", seed=3), plain)
         shown = pipe.generate("my word", num_inference_steps=1, loras=loras).images[0]
         assert f"my word: {pipe.loras['pixel'].digest[:12]}" in shown.info[metadata.KEY]
+        tagged = pipe.measure("a my word ring <lora:pixel:0.5>", "a1111")
+        assert tagged == pipe.measure("a red star ring") != pipe.measure("a my word ring")
         pipe.unload_lora("pixel")
         np.testing.assert_array_equal(pictures(pipe, "a my word ring", seed=3), plain)
     assert not pipe.embeddings
