@@ -137,7 +137,8 @@ async def _line(
         lengths += [] if length is None else [(length, added)]
     longest, added = max(lengths, key=lambda pair: pair[0].tokens, default=(None, ""))
     unknown = await workers.run(address, partial(_unknown, typed, syntax, steps, model))
-    readings = dict.fromkeys(chain(*map(parts, explanations)))
+    has_files = model.lists != ""
+    readings = dict.fromkeys(chain(*(parts(read, has_files) for read in explanations)))
     html = status.reading([*readings]) + status.length(longest, added) + status.unknown(unknown)
     return html + status.ignored([part for read in explanations for part in read.ignored])
 
@@ -153,8 +154,11 @@ def _unknown(texts: Sequence[str], syntax: str, steps: int, model: Facts) -> lis
     return unknown_words([explain(text, syntax, steps) for text in texts], known_words)
 
 
-def parts(explanation: Explanation) -> list[str]:
-    """Return phrases that say how a prompt is read; a plain text has none."""
+def parts(explanation: Explanation, has_files: bool) -> list[str]:
+    """Return phrases that say how a prompt is read; a plain text has none.
+
+    `has_files`: whether there are lists in files; the names of lists are words without them.
+    """
     sections = [section for text in explanation.texts for section in text.sections]
     weights = dict.fromkeys(
         _weighted(words, fragment.weight)
@@ -173,7 +177,7 @@ def parts(explanation: Explanation) -> list[str]:
         *_changes(explanation.texts),
         *([i18n.text("sections", count=breaks)] if breaks > 1 else []),
         *loras,
-        *map(_choice, explanation.lists),
+        *(_choice(text) for text in explanation.lists if has_files or not choice_of(text).file),
         *_ignored(explanation),
     ]
 

@@ -33,8 +33,10 @@ def told(prompt: str, generator: Any = None, **fields: Any) -> tuple[str, str]:
 
 
 def read(prompt: str, **fields: Any) -> str:
-    """Return how the prompt is read, without the markup."""
-    html, _ = told(prompt, **fields)
+    """Return how the prompt is read where there are lists in files, without the markup."""
+    generator = StandIn()
+    generator.facts = replace(MODEL, lists="digest")
+    html, _ = told(prompt, generator, **fields)
     return html.removeprefix('<p class="read">').removesuffix("</p>")
 
 
@@ -161,6 +163,11 @@ def test_how_many_options_are_chosen():
     assert read("{1-2$$ and $$0.5::a|b}") == "Read as: 1–2 of: a, b"
     assert read("{2-$$a|b|c}") == "Read as: 2–3 of: a, b, c"
     assert read("{2$$__a__}") == "Read as: 2 of: __a__"
+
+
+def test_names_of_lists_are_words_where_there_are_none():
+    assert told("__a__ {2$$__b__}")[0] == ""
+    assert "Read as: one of: __a__, c" in told("{__a__|c}")[0]
 
 
 def test_a_bracket_that_is_not_closed_holds_for_the_words_of_the_style():
