@@ -20,7 +20,10 @@ MAX_ENTRIES = 1000  # of a directory; cameras write fewer than 100
 _PARTS: dict[Kind, bytes] = {"PNG": b"eXIf", "JPEG": b"\xe1", "WEBP": b"EXIF"}
 _MARK = b"Exif\0\0"
 _ORIENTATION, _EXIF_DIRECTORY, _USER_COMMENT = 0x0112, 0x8769, 0x9286  # tags
-_BYTE, _SHORT, _UNDEFINED = 1, 3, 7  # types of an entry's value
+# The texts that are read: the user comment, and the model and the make of a camera, in which
+# ComfyUI writes others.
+_TEXTS = ((_EXIF_DIRECTORY, _USER_COMMENT), (0x0110,), (0x010F,))
+_BYTE, _ASCII, _SHORT, _UNDEFINED = 1, 2, 3, 7  # types of an entry's value
 _INLINE = 4  # bytes of a value in its entry; a longer one is elsewhere
 
 
@@ -51,18 +54,22 @@ def orientation(block: memoryview) -> int:
     return number
 
 
-def user_comment(block: memoryview, limit: int) -> bytes:
-    """Return the user comment; b"" where there is none.
+def texts(block: memoryview, limit: int) -> list[bytes]:
+    """Return the user comment, the camera's model and its make; b"" for each that is not there.
 
     Raises:
         PictureError: if the block is damaged.
-        TooLargeError: if it is over a limit, or the comment has more than `limit` bytes.
+        TooLargeError: if it is over a limit, or a text has more than `limit` bytes.
     """
-    order, kind, size, value = _entry(block, _EXIF_DIRECTORY, _USER_COMMENT)
-    if kind not in (_BYTE, _UNDEFINED):
+    return [_text(block, limit, *tags) for tags in _TEXTS]
+
+
+def _text(block: memoryview, limit: int, *tags: int) -> bytes:
+    order, kind, size, value = _entry(block, *tags)
+    if kind not in (_BYTE, _ASCII, _UNDEFINED):
         return b""
     if size > limit:
-        raise TooLargeError(f"its user comment is longer than {limit} bytes")
+        raise TooLargeError(f"a text in its EXIF block is longer than {limit} bytes")
     if size <= _INLINE:
         return value[:size]
     (at,) = struct.unpack(f"{order}I", value)

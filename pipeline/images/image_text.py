@@ -35,7 +35,7 @@ def read_text(file: BinaryIO, keyword: str) -> str | None:
 
     In a PNG file it is the last text chunk with this keyword before the pixels. In JPEG and WebP
     files it is the user comment of the first EXIF block. It may be the text of another program,
-    see `pipeline.images.other_programs`.
+    see `pipeline.images.other_programs`; ComfyUI's are the camera's make and model.
 
     Raises:
         PictureError: if the file is not a picture, or is damaged.
@@ -45,9 +45,11 @@ def read_text(file: BinaryIO, keyword: str) -> str | None:
     kind, content = read_content(file)
     if kind != "PNG":
         block = exif.find(kind, walk(kind, content))
-        text = _comment_text(exif.user_comment(block, MAX_TEXT_BYTES)) if block else ""
-        others = dict.fromkeys(other_programs.READERS, lambda: text[:MAX_TEXT])
-        return other_programs.text_of(others) or text or None
+        comment, *rest = map(_comment_text, exif.texts(block, MAX_TEXT_BYTES) if block else [b""])
+        others = dict.fromkeys(other_programs.READERS, lambda: comment[:MAX_TEXT])
+        pairs = (text[:MAX_TEXT].partition(":") for text in rest)  # such as "prompt:{...}"
+        named = {keyword: lambda text=text: text for keyword, _, text in pairs}
+        return other_programs.text_of(others) or comment or other_programs.text_of(named)
     texts: dict[str, Callable[[], str]] = {}
     for chunk in takewhile(lambda chunk: chunk.kind != _PIXELS, walk(kind, content)):
         name, zero, _ = bytes(chunk.data[:_MAX_KEYWORD]).decode("latin-1").partition("\0")

@@ -44,6 +44,7 @@ _WIDGETS: dict[str, tuple[str, ...]] = {
 _USUAL = SCHEDULE_TYPES[DEFAULT_SIGMAS]
 _SCHEDULE_TYPES = {**SCHEDULE_TYPES, "normal": _USUAL, "native": _USUAL}
 _SEPARATOR = re.compile(r'[,:"\n]')  # in values that are written as JSON
+_EMBEDDING = re.compile(r"\bembedding:")  # before the name of an embedding
 _NO_PROMPT = "ConditioningZeroOut"  # a node whose input is a prompt that is not drawn
 _TEXTS = ("text", "text_g", "string", "value", "prompt")  # inputs that hold a prompt
 # ComfyUI's names of settings that have another name in some nodes, or in NovelAI's JSON.
@@ -102,7 +103,9 @@ def _of_comment(comment: Mapping[str, Any]) -> _Settings:
 
 
 def _of_prompt(prompt: Mapping[str, Any]) -> _Settings:
-    """Return the settings of the nodes that ComfyUI ran."""
+    """Return the settings of the nodes that ComfyUI ran, which may be in a JSON with all texts."""
+    if isinstance(whole := prompt.get("prompt"), dict):
+        return _of_prompt(whole)
     nodes = {
         key: node["inputs"]
         for key, node in prompt.items()
@@ -120,7 +123,8 @@ def _of_prompt(prompt: Mapping[str, Any]) -> _Settings:
         and (name not in ("width", "height") or "batch_size" in nodes[key])
     }
     positive = _text(nodes, order, "positive") or _text(nodes, order, "conditioning")
-    return positive, _text(nodes, order, "negative"), values
+    negative = _text(nodes, order, "negative")
+    return _EMBEDDING.sub("", positive), _EMBEDDING.sub("", negative), values
 
 
 def _of_workflow(workflow: Mapping[str, Any]) -> _Settings:

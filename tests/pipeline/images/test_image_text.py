@@ -257,7 +257,7 @@ SILENT = {
     "no frame": b"\xff\xd8\xff\xda\0\2",
     "an empty block": webp((b"EXIF", b"")),
     "empty directories": webp((b"EXIF", tiff("<", [], []))),
-    "a comment of another type": webp((b"EXIF", exif(COMMENT, kind=ASCII))),
+    "a comment of another type": webp((b"EXIF", exif(COMMENT, kind=LONG))),
     "other segments": jpeg((0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>"), (0xE1, b"Exif")),
     "a keyword alone": png((b"tEXt", b"parameters")),
     "other texts": png((b"tEXt", b"Parameters\0" + TEXT.encode()), (b"eXIf", exif(COMMENT))),

@@ -1,5 +1,6 @@
 """The settings of NovelAI and ComfyUI in pictures are read as AUTOMATIC1111's; odd JSON is none."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+from pipeline.images.image_text import read_text
 from pipeline.images.metadata import Settings, read
 from pipeline.images.other_programs import READERS, text_of
 from tests.pictures import jpeg, png, webp
 from tests.pipeline.images.test_image_text import exif, exif_segments
 
+MODEL, MAKE = 0x0110, 0x010F  # EXIF's tags
 NOVELAI = {
     "prompt": "1girl, rain",
     "steps": 28,
@@ -95,6 +99,13 @@ EXPECTED = Settings(
 )
 
 
+def camera(texts: dict[int, str]) -> bytes:
+    """Return an EXIF block with texts of a camera, as ComfyUI writes it."""
+    block = Image.Exif()
+    block.update(texts)
+    return block.tobytes().removeprefix(b"Exif\0\0")
+
+
 def changed(**changes: dict[str, Any]) -> dict[str, Any]:
     """Return ComfyUI's nodes with other inputs, and with further nodes."""
     nodes = {key: value for key, value in COMFYUI.items() if key not in changes}
@@ -153,10 +164,20 @@ def test_novelai(tmp_path: Path, file: Callable[[str], bytes]) -> None:
             (b"zTXt", b"Comment\0\0damaged"),
         ),
         webp((b"EXIF", exif(b"UNICODE\0" + json.dumps(COMFYUI).encode("utf-16-le")))),
+        webp((b"EXIF", exif(json.dumps({"prompt": COMFYUI, "workflow": WORKFLOW}).encode()))),
+        webp((b"EXIF", camera({MODEL: f"prompt:{json.dumps(COMFYUI)}", MAKE: "workflow:{}"}))),
+        jpeg(*exif_segments(camera({MAKE: f"workflow:{json.dumps(WORKFLOW)}"}))),
     ],
 )
 def test_comfyui(tmp_path: Path, content: bytes) -> None:
     assert found(tmp_path, content) == EXPECTED
+
+
+def test_a_text_of_this_program_precedes_the_texts_of_a_camera() -> None:
+    both = Image.Exif()
+    both[MODEL], both.get_ifd(0x8769)[0x9286] = f"prompt:{json.dumps(COMFYUI)}", b"a\nSteps: 3"
+    file = webp((b"EXIF", both.tobytes()))
+    assert read_text(io.BytesIO(file), "parameters") == "a\nSteps: 3"
 
 
 def test_prompts_behind_other_nodes(tmp_path: Path) -> None:
@@ -166,6 +187,8 @@ def test_prompts_behind_other_nodes(tmp_path: Path) -> None:
     assert both == (EXPECTED.prompt, EXPECTED.negative_prompt)
     linked = changed(**{"6": {"text": ["40", 0]}, "40": {"string": "a dog"}})
     assert prompts(tmp_path, linked)[0] == "a dog"
+    named = changed(**{"6": {"text": "a (embedding:style:1.2)"}})
+    assert prompts(tmp_path, named)[0] == "a (style:1.2)"
     zero = COMFYUI | {"7": node("ConditioningZeroOut", conditioning=["6", 0])}
     assert prompts(tmp_path, zero) == (EXPECTED.prompt, "")
     loop = changed(**{"6": {"text": ["7", 0]}, "7": {"text": ["6", 0]}})
