@@ -26,7 +26,7 @@ from pipeline.request import (
     check_count,
     check_request,
 )
-from pipeline.setting_kinds import Number, Setting, parse_size
+from pipeline.setting_kinds import Number, Setting, listed, parse_size
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -127,10 +127,6 @@ def _yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _sizes(text: str) -> list[tuple[int, int]]:
     """Return the (height, width) of each size in a list."""
     sizes = [re.fullmatch(r"(\d{1,4})x(\d{1,4})", size.strip()) for size in text.split(",")]
@@ -200,7 +196,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--dtype": {"choices": ("float32", "bfloat16"), "help": "default: chosen for the device"},
     "--models": {
-        "type": _list,
+        "type": listed,
         "default": [],
         "metavar": "MODELS",
         "help": "further models, separated by commas, which --checkpoint can choose by the names of"

@@ -28,6 +28,11 @@ def random_seed() -> int:
     return secrets.randbelow(MAX_SEED + 1)
 
 
+def listed(text: str) -> list[str]:
+    """Return the parts of a text between commas, as an operator's setting has them."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """Declaration of a setting.

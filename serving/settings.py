@@ -22,6 +22,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pipeline.setting_kinds import listed
+
 _YES_OR_NO = {"yes": True, "no": False}
 _NEAR = 0.87  # likeness of a misspelt name, as difflib has it
 
@@ -41,10 +43,6 @@ def _yes_or_no(text: str) -> bool:
     if text not in _YES_OR_NO:
         raise ValueError
     return _YES_OR_NO[text]
-
-
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -81,12 +79,12 @@ _HostName = Annotated[
 ]
 Sizes = Annotated[
     tuple[Annotated[tuple[int, int], _parsed_by(_size)], ...],
-    _parsed_by(_list),
+    _parsed_by(listed),
     AfterValidator(lambda sizes: tuple(dict.fromkeys(sizes))),
 ]
-Origins = Annotated[tuple[_Origin, ...], _parsed_by(_list)]
-Sources = Annotated[tuple[str, ...], _parsed_by(_list)]
-HostNames = Annotated[tuple[_HostName, ...], _parsed_by(_list)]
+Origins = Annotated[tuple[_Origin, ...], _parsed_by(listed)]
+Sources = Annotated[tuple[str, ...], _parsed_by(listed)]
+HostNames = Annotated[tuple[_HostName, ...], _parsed_by(listed)]
 Function = Annotated[str, _matching(r"[\w.]+:\w+", "package.module:function")]
 
 

@@ -1,9 +1,12 @@
 """The server of the page and the APIs for a generator."""
 
+from functools import partial
+
 from serving.generator import Generator
 from serving.http import app as http_app
-from serving.http.addresses import RootPath
+from serving.http.addresses import under
 from serving.http.auth import Access, ApiKeys
+from serving.http.middleware import ChangedScope
 from serving.http.server import ANSWERS_ON_S, Server
 from serving.metrics import Observer
 from serving.settings import Options
@@ -27,7 +30,7 @@ def build(generator: Generator, observer: Observer, access: Access, options: Opt
         allowed_hosts=(*options.allowed_hosts, options.host, options.space_host),
     )
     if options.root_path:
-        app.add_middleware(RootPath, root_path=options.root_path)
+        app.add_middleware(ChangedScope, change=partial(under, options.root_path))
     end_streams = mount(
         app,
         generator,

@@ -4,54 +4,40 @@ import ipaddress
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 _MOST_FORWARDED = 2000  # characters at the end of the header that are read
 UNKNOWN = "unknown"  # the address of all hosts without an IP address
 
 
-class ClientAddress:
-    """Middleware that sets a request's address to the visitor's own, as limits count it.
+def of_client(trusted_proxies: int, scope: Scope) -> Scope:
+    """Return the scope of a request with the visitor's own address and scheme.
 
-    See `network_of`. Each of the `trusted_proxies` proxies appends the address that it was called
-    from to `X-Forwarded-For`. So the entry that counts is that many places from the end. The client
-    may have written the entries before it.
+    The address is the one that limits count, see `network_of`. Each of the trusted proxies appends
+    the address that it was called from to `X-Forwarded-For`. So the entry that counts is that many
+    places from the end. The client may have written the entries before it.
     """
-
-    def __init__(self, app: ASGIApp, trusted_proxies: int) -> None:
-        self._app = app
-        self._proxies = trusted_proxies
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with the visitor's `scope["client"]` and `scope["scheme"]`."""
-        if scope["type"] == "http" and scope.get("client"):
-            host, port = scope["client"]
-            scope = {**scope, "client": (network_of(host), port)}
-        if scope["type"] == "http" and self._proxies:
-            headers = Headers(scope=scope)
-            if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip() == "https":
-                scope = {**scope, "scheme": "https"}
-            lines = ",".join(headers.getlist("x-forwarded-for"))
-            hops = [hop.strip() for hop in lines[-_MOST_FORWARDED:].split(",") if hop.strip()]
-            if len(hops) >= self._proxies:
-                scope = {**scope, "client": (network_of(hops[-self._proxies]), 0)}
-        await self._app(scope, receive, send)
+    if scope.get("client"):
+        host, port = scope["client"]
+        scope = {**scope, "client": (network_of(host), port)}
+    if trusted_proxies:
+        headers = Headers(scope=scope)
+        if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip() == "https":
+            scope = {**scope, "scheme": "https"}
+        lines = ",".join(headers.getlist("x-forwarded-for"))
+        hops = [hop.strip() for hop in lines[-_MOST_FORWARDED:].split(",") if hop.strip()]
+        if len(hops) >= trusted_proxies:
+            scope = {**scope, "client": (network_of(hops[-trusted_proxies]), 0)}
+    return scope
 
 
-class RootPath:
-    """Middleware for a server under a path of a proxy's, which removes it from the addresses.
+def under(root_path: str, scope: Scope) -> Scope:
+    """Return the scope of a request to a server under a path of a proxy's, which removes the path.
 
-    It tells Starlette and FastAPI the path for the addresses that they make. `root_path` in the
-    scope would also take it from the beginning of those that come in, after they were checked.
+    Starlette and FastAPI make addresses with it. `root_path` in the scope would also take it from
+    the beginning of those that come in, after they were checked.
     """
-
-    def __init__(self, app: ASGIApp, root_path: str) -> None:
-        self._app = app
-        self._root_path = root_path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with the path in its scope."""
-        await self._app({**scope, "app_root_path": self._root_path}, receive, send)
+    return {**scope, "app_root_path": root_path}
 
 
 def address_of(request: Request) -> str:

@@ -11,11 +11,17 @@ from starlette.middleware.cors import CORSMiddleware
 from serving.generator import Generator
 from serving.http import errors, events, health, sign_in
 from serving.http.a1111 import routes as a1111_routes
-from serving.http.addresses import ClientAddress
+from serving.http.addresses import of_client
 from serving.http.auth import Access, ApiKeys
 from serving.http.limits import MAX_CALLS, MAX_CALLS_EACH, MCP_PATH, CallLimit
 from serving.http.mcp import McpServer
-from serving.http.middleware import Checks, Departures, EndingSlashes, SecurityHeaders
+from serving.http.middleware import (
+    ChangedScope,
+    Checks,
+    Departures,
+    SecurityHeaders,
+    without_ending_slashes,
+)
 from serving.http.openai import routes as openai_routes
 from serving.http.origin import (
     AllowedHosts,
@@ -101,7 +107,7 @@ def build(
     app.add_middleware(Departures)
     app.add_middleware(CallLimit, shares=Shares(MAX_CALLS, MAX_CALLS_EACH))
     app.add_middleware(Checks, checks=checks)
-    app.add_middleware(EndingSlashes, paths=_BELOW)
+    app.add_middleware(ChangedScope, change=partial(without_ending_slashes, _BELOW))
     # Needed even without any origins: otherwise Gradio would let every page read this one.
     app.add_middleware(
         CORSMiddleware,
@@ -113,5 +119,5 @@ def build(
     app.add_middleware(
         SecurityHeaders, may_embed=cors_origins, on_space=on_space, is_private=users is not None
     )
-    app.add_middleware(ClientAddress, trusted_proxies=trusted_proxies)
+    app.add_middleware(ChangedScope, change=partial(of_client, trusted_proxies))
     return app

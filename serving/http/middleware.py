@@ -36,21 +36,27 @@ class Checks:
         await answer(scope, receive, send)
 
 
-class EndingSlashes:
-    """Middleware that ignores slashes at the end of an API's path.
+class ChangedScope:
+    """Middleware that changes what is known of each request before others see it."""
+
+    def __init__(self, app: ASGIApp, change: Callable[[Scope], Scope]) -> None:
+        self._app = app
+        self._change = change
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with the changed scope."""
+        if scope["type"] == "http":
+            scope = self._change(scope)
+        await self._app(scope, receive, send)
+
+
+def without_ending_slashes(paths: re.Pattern[str], scope: Scope) -> Scope:
+    """Return the scope of a request without slashes at the end of its path, if that is of an API.
 
     Other servers redirect such calls, which not every client follows.
     """
-
-    def __init__(self, app: ASGIApp, paths: re.Pattern[str]) -> None:
-        self._app = app
-        self._paths = paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, without the slashes if its path begins as one of an API."""
-        if scope["type"] == "http" and self._paths.match(scope["path"]):
-            scope = {**scope, "path": scope["path"].rstrip("/")}
-        await self._app(scope, receive, send)
+    path = scope["path"]
+    return {**scope, "path": path.rstrip("/") if paths.match(path) else path}
 
 
 class Departures:
