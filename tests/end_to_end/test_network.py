@@ -23,7 +23,6 @@ from tests.browsing import (
     ask,
     draw_pictures,
     is_press,
-    opening,
     settle,
     wait_for_pictures,
 )
@@ -440,8 +439,9 @@ def on_a_slow_network(browser: Browser, line: Line) -> Iterator[Page]:
     chromium = context.new_cdp_session(page)
     chromium.send("Network.enable")
     chromium.send("Network.emulateNetworkConditions", SLOW)
-    with opening(page):
-        page.goto(line.url)
+    with page.expect_response(lambda answer: "/run/predict" in answer.url):
+        # The page can be used before the last picture has arrived, for which "load" waits.
+        page.goto(line.url, wait_until="commit")
     expect(page.locator("html[data-sdxl]")).to_be_attached(timeout=DRAWN_WITHIN_MS)
     yield page
     context.close()
