@@ -1,6 +1,5 @@
 """A batch from its file of prompts to its folder: the loop that keeps all slots full."""
 
-import io
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -238,10 +237,9 @@ def write(folder: Path, journal: Journal, item: Item, image: Image.Image) -> Non
     Raises:
         OSError: if a file cannot be written.
     """
-    file = io.BytesIO()
-    metadata.save_png(image, file)
+    png = metadata.to_png(image)
     journal.add(item, metadata.from_text(image.info[metadata.KEY]))
-    write_durably(folder / item.name, file.getvalue())
+    write_durably(folder / item.name, png)
     journal.drawn.add(item.index)
 
 

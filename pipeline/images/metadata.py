@@ -214,6 +214,11 @@ def attach(image: Image.Image, settings: Settings) -> None:
     image.info[KEY] = to_text(settings)
 
 
+def to_png(image: Image.Image) -> bytes:
+    """Return a PNG file in RGB with the settings that are attached to the picture, if any."""
+    return encode_png(np.asarray(image.convert("RGB")), _info(image.info.get(KEY)))
+
+
 def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
     """Write a PNG in RGB with the settings that are attached to the picture, if any.
 
@@ -222,11 +227,10 @@ def save_png(image: Image.Image, target: Path | str | BinaryIO) -> None:
     Raises:
         OSError: if the file cannot be written; the message names it.
     """
-    png = encode_png(np.asarray(image.convert("RGB")), _info(image.info.get(KEY)))
     if isinstance(target, str | Path):
-        write_durably(Path(target), png)
+        write_durably(Path(target), to_png(image))
     else:
-        target.write(png)
+        target.write(to_png(image))
 
 
 def converted(png: bytes, kind: Literal["JPEG", "WEBP"], quality: int = QUALITY) -> bytes:

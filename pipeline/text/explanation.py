@@ -14,7 +14,7 @@ from pipeline.text.prompt_syntax import (
     read_prompt,
     without_comments,
 )
-from pipeline.text.wildcards import MAX_TEXT, find_lists, longest_choice
+from pipeline.text.wildcards import MAX_TEXT, WrittenList, find_lists, longest_choice
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Explanation:
 
     texts: tuple[Text, ...]
     loras: dict[str, tuple[float, float]]
-    lists: tuple[str, ...]
+    lists: tuple[WrittenList, ...]
     ignored: tuple[str, ...] = ()
 
 

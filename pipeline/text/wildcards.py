@@ -153,7 +153,7 @@ class Resolver:
         return self.resolve(line, depth + 1)
 
 
-class _Choices(str):
+class WrittenList(str):
     """A list as it is written, with the choice that it is."""
 
     choice: Choice
@@ -195,26 +195,19 @@ def longest_choice(text: str) -> str:
     return "".join(_replaced(text, longest))
 
 
-def _as_written(parts: list[str], choice: Choice) -> _Choices:
-    choices = _Choices("".join(parts))
-    choices.choice = choice
-    return choices
+def _as_written(parts: list[str], choice: Choice) -> WrittenList:
+    text = WrittenList("".join(parts))
+    text.choice = choice
+    return text
 
 
-def find_lists(text: str) -> list[str]:
-    """Return the lists of a text as they are written, without those inside other ones."""
+def find_lists(text: str) -> list[WrittenList]:
+    """Return the lists of a text, without those inside other ones."""
     parts = _replaced(text, _as_written)
-    lists = [str(part) for part in parts if isinstance(part, _Choices)]
-    rest = "".join(" " if isinstance(part, _Choices) else part for part in parts)
-    return [*lists, *(match[0] for match in WILDCARD.finditer(rest))]
-
-
-def choice_of(text: str) -> Choice:
-    """Return the choice that a list is which `find_lists` found."""
-    for part in _replaced(text, _as_written):
-        if isinstance(part, _Choices):
-            return part.choice
-    return Choice([text], [1])
+    lists = [part for part in parts if isinstance(part, WrittenList)]
+    rest = "".join(" " if isinstance(part, WrittenList) else part for part in parts)
+    names = [match[0] for match in WILDCARD.finditer(rest)]
+    return [*lists, *(_as_written([name], Choice([name], [1])) for name in names)]
 
 
 def _count(parts: list[str], bracket: _List) -> re.Match[str] | None:

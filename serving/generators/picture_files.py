@@ -88,6 +88,4 @@ def _png(image: Pillow.Image, hashes: Mapping[str, str]) -> tuple[bytes, Setting
     if digest := hashes.get(settings.model or ""):
         settings = replace(settings, model_hash=digest[:HASH_LENGTH])
         metadata.attach(image, settings)
-    buffer = io.BytesIO()
-    metadata.save_png(image, buffer)
-    return buffer.getvalue(), settings
+    return metadata.to_png(image), settings

@@ -93,10 +93,9 @@ def check_host(allowed: AllowedHosts, request: Request) -> None:
     values = [*request.headers.getlist("host"), *request.headers.getlist("x-forwarded-host")]
     hosts = (host.strip() for value in values for host in value.split(","))
     for host in hosts:
-        if allowed.allows(host):
-            continue
-        allowed.log_refused(host)
-        raise RequestError(Message(Code.WRONG_HOST), ErrorKind.MISDIRECTED)
+        if not allowed.allows(host):
+            allowed.log_refused(host)
+            raise RequestError(Message(Code.WRONG_HOST), ErrorKind.MISDIRECTED)
 
 
 def check_origin(origins: Collection[str], request: Request) -> None:

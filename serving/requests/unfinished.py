@@ -21,9 +21,7 @@ def image_of(request: Request, index: int, preview: bytes, facts: Facts) -> Imag
     size = parse_size(request.enlarge) or request.size or facts.sizes[0]
     picture = Pillow.open(io.BytesIO(preview)).resize(size, Pillow.Resampling.LANCZOS)
     metadata.attach(picture, settings)
-    file = io.BytesIO()
-    metadata.save_png(picture, file)
-    return Image(index, file.getvalue(), settings.seed, asdict(settings))
+    return Image(index, metadata.to_png(picture), settings.seed, asdict(settings))
 
 
 def settings_of(request: Request, index: int, facts: Facts) -> Settings:

@@ -14,7 +14,7 @@ from pipeline.resolve import with_recipe
 from pipeline.text.explanation import Explanation, Text, explain
 from pipeline.text.prompt_syntax import A1111, comments
 from pipeline.text.unknown_words import unknown_words
-from pipeline.text.wildcards import choice_of
+from pipeline.text.wildcards import Choice
 from serving.generator import MAX_CHARACTERS, Generator, Length, RequestError
 from serving.messages import short
 from serving.requests import readers
@@ -177,7 +177,7 @@ def parts(explanation: Explanation, has_files: bool) -> list[str]:
         *_changes(explanation.texts),
         *([i18n.text("sections", count=breaks)] if breaks > 1 else []),
         *loras,
-        *(_choice(text) for text in explanation.lists if has_files or not choice_of(text).file),
+        *(_choice(text.choice) for text in explanation.lists if has_files or not text.choice.file),
         *_ignored(explanation),
     ]
 
@@ -188,9 +188,8 @@ def _ignored(explanation: Explanation) -> list[str]:
     return [i18n.text("without_effect", parts=", ".join(names[:_MOST]))] if names else []
 
 
-def _choice(text: str) -> str:
+def _choice(choice: Choice) -> str:
     """Return the options of a list in a prompt; the seed chooses one of them."""
-    choice = choice_of(text)
     options, limit = choice.options, len(choice.options) if choice.file is None else choice.high
     option_texts = [short(option.strip(), _QUOTED) or i18n.NOTHING for option in options[:_MOST]]
     option_texts += ["…"] if len(options) > _MOST else []

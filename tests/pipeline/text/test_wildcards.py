@@ -14,7 +14,6 @@ from pipeline.text.wildcards import (
     MAX_FILE,
     MAX_TEXT,
     Resolver,
-    choice_of,
     digest_of_lists,
     find_lists,
     longest_choice,
@@ -234,7 +233,7 @@ def test_long_texts(piece: str) -> None:
 @given(ODD)
 def test_lists_are_found_as_they_are_written(text: str) -> None:
     for found in find_lists(text):
-        choice = choice_of(found)
+        choice = found.choice
         assert found in text
         assert choice.low <= choice.high
         assert len(choice.options) == len(choice.ends)
