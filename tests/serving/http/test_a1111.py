@@ -220,10 +220,10 @@ def test_what_changes_nothing_here_is_named(
         hr_resize_x=8,
         override_settings={"CLIP_stop_at_last_layers": 2, "sd_model_checkpoint": "other"},
     )
-    ignored = {"tiling", "restore_faces", "s_churn", "styles", "hr_prompt", "hr_upscaler"}
-    ignored |= {f"override_settings.{each}" for each in ("sd_model_checkpoint",)}
-    ignored |= {"override_settings.CLIP_stop_at_last_layers"}
-    assert set(result.info["ignored"]) == ignored
+    assert set(result.info["ignored"]) == {
+        *("tiling", "restore_faces", "s_churn", "styles", "hr_prompt", "hr_upscaler"),
+        *("override_settings.sd_model_checkpoint", "override_settings.CLIP_stop_at_last_layers"),
+    }
     assert "Ignored in a call of txt2img: " in caplog.text
     assert "a style" not in caplog.text
 
