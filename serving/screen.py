@@ -1,9 +1,8 @@
 """Import of the operator's own function that screens finished pictures."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
+from pipeline.functions import import_function
 
 if TYPE_CHECKING:
     from pipeline.images.moderation import Screen
@@ -15,12 +14,4 @@ def find(name: str) -> "Screen":
     Raises:
         InputError: if it cannot be imported or is not callable; the message says why.
     """
-    module, _, function = name.partition(":")
-    try:
-        screen = getattr(import_module(module), function)
-    except Exception as error:  # a module can raise anything when it is imported
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"--screen: {name} cannot be used: {reason}") from error
-    if not callable(screen):
-        raise InputError(f"--screen: {name} cannot be used: {screen!r} is not a function")
-    return cast("Screen", screen)
+    return import_function(name, "--screen")
