@@ -13,6 +13,7 @@ VAE = "a VAE"
 TINY_VAE = "a tiny VAE"
 LORA = "a LoRA"
 INVERSION = "a textual inversion"
+CONTROLNET = "a ControlNet"
 MAX_TEXT = 2**20  # characters of names that are looked at; those of published files have 300,000
 # Where the files of each kind that can be used belong.
 USES = {
@@ -23,6 +24,7 @@ USES = {
     TINY_VAE: "TINY_VAE names it, and MODEL_ID a whole checkpoint",
     LORA: "copy it into LORA_DIR",
     INVERSION: "copy it into EMBEDDING_DIR",
+    CONTROLNET: "copy it into CONTROL_DIR",
 }
 # The tables have patterns of tensors' names, with underscores in place of dots, and the kind of
 # file that has such a name. The first pattern that fits decides.
@@ -31,17 +33,18 @@ USES = {
 PARTS = (
     (r"^lora_controlnet$", "a Control-LoRA"),
     (r"lllite_", "a ControlNet-LLLite"),
+    (r"^difference$", "the differences of a ControlNet from a UNet"),
+    (r"motion_modules_\d", "AnimateDiff's motion modules or its SparseCtrl"),
     (
         r"^control_model_|controlnet_|input_hint_block|(^|_)zero_convs_\d|control_add_embedding"
         r"|control_(all_x_embedder|layers_\d)",
-        "a ControlNet",
+        CONTROLNET,
     ),
     (r"^(adapter_)?body_\d+_(resnets|block\d|in_conv)|^transformer_layes_", "a T2I-Adapter"),
     (
         r"^(image_proj|ip_adapter|pulid_|id_encoder|id_adapter)|_to_[kv]_ip_",
         "an IP-Adapter or another adapter for image prompts",
     ),
-    (r"motion_modules_\d", "AnimateDiff's motion modules"),
     (r"^(stylegan_decoder|idx_pred_layer|quantize_embedding)", "a restorer of faces"),
     (
         r"_RDB\d_conv|_rdb\d_conv|^(params_(ema_)?)?(body_\d+_weight$|conv_first_|RRDB_trunk|HRconv)"
@@ -123,10 +126,11 @@ def contents(names: Iterable[str]) -> str | None:
     def find(table: Iterable[tuple[str, str]]) -> str | None:
         return next((kind for pattern, kind in table if re.search(pattern, text, re.M)), None)
 
-    known, model = find(KNOWN), find(MODELS)
+    part, known, model = find(PARTS), find(KNOWN), find(MODELS)
     if model is not None:
-        model = f"{LORA} for {model}" if known == LORA else model
-    return find(PARTS) or model or known
+        kind = part or known
+        model = f"{kind} for {model}" if kind in (LORA, CONTROLNET) else part or model
+    return model or part or known
 
 
 def use_of(kind: str | None) -> str:

@@ -60,6 +60,11 @@ OPEN_CLIP_NAMES = (
     (r"\.mlp\.c_proj\.", ".mlp.fc2."),
     (r"\.attn\.", ".self_attn."),
 )
+CONTROLNET_NAMES = (
+    (r"^zero_convs\.(\d+)\.0\.", r"controlnet_down_blocks.\1."),
+    (r"^middle_block_out\.0\.", "controlnet_mid_block."),
+)
+HINT_LAYER = re.compile(r"^input_hint_block\.(\d{1,4})\.")
 _LAYER = re.compile(r"(down|up)_blocks\.(\d+)\.(resnets|attentions|downsamplers|upsamplers)\.(\d+)")
 
 
@@ -152,6 +157,29 @@ def _unet_modules(names: Iterable[str]) -> dict[str, str]:
                     modules[original] = f"{block}_blocks.{level}.{kind}.{layer}"
             level, layer = (level + 1, 0) if sampled else (level, layer + 1)
     return modules
+
+
+def to_diffusers_controlnet(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a ControlNet's tensors by their names in diffusers' layout.
+
+    The names may be original or diffusers' own. An unknown name stays as it is.
+
+    Raises:
+        CheckpointError: if two tensors have the same name there.
+    """
+    numbers = sorted({int(match[1]) for name in tensors if (match := HINT_LAYER.match(name))})
+    # Convolutions, with activations between them.
+    layers = {number: f"blocks.{place}." for place, number in enumerate(numbers, -1)}
+    layers |= dict(zip((*numbers[:1], *numbers[-1:]), ("conv_in.", "conv_out."), strict=False))
+
+    def hint_layer(match: re.Match[str]) -> str:
+        return f"controlnet_cond_embedding.{layers[int(match[1])]}"
+
+    encoder = to_diffusers_unet(tensors)
+    return renamed(
+        (HINT_LAYER.sub(hint_layer, replaced(name, CONTROLNET_NAMES)), tensor)
+        for name, tensor in encoder.items()
+    )
 
 
 def to_diffusers_vae(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

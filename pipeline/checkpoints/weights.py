@@ -41,6 +41,7 @@ NAMES = (
     ),
     (r"^(vision_model\.)?layers\.", r"\1encoder.layers."),
     (r"\.pre_layernorm\.", ".pre_layrnorm."),
+    (r"\.attn\.in_proj\.", ".attn.in_proj_"),
 )
 # Projections that are one parameter here, side by side along the output axis, and several tensors
 # in a checkpoint.

@@ -81,6 +81,31 @@ class StepCache(NamedTuple):
     shape: Callable[[int, int], tuple[int, int, int]]
 
 
+class Control(NamedTuple):
+    """How a network of its own guides the denoiser, by residuals that are added to its features.
+
+    Attributes:
+        hint: `(networks, images, kinds, weights) -> hints`: what the network makes of pictures to
+            follow, `[B, H, W, 3]` float32, before it knows any latents: `[B, h, w, C]`. `kinds` are
+            `[B]` int32, the rows of `UNION_TYPES`, and `weights` `[B]` float32, both for networks
+            of the union kind. The hints of several pictures are summed up.
+        condition: does what `Architecture.condition` does. A last argument, `[B, T]` float32, has 1
+            for each of `UNION_TYPES` that the hints show, and 0 for the others.
+        predict: `(networks, latents, timesteps, context, hints) -> residuals`, `[B, h, w, C]` for
+            each place, or `[B, 1, 1, C]`.
+        shapes: `(height, width) -> ((h, w, C), ...)`: the shapes of a picture's residuals, from its
+            height and width in pixels.
+        with_residuals: `(context, residuals) -> context`: lets `Architecture.predict` add residuals
+            `[H, B, h, w, C]`.
+    """
+
+    hint: Computation
+    condition: Computation
+    predict: Computation
+    shapes: Callable[[int, int], tuple[tuple[int, int, int], ...]]
+    with_residuals: Callable[..., Any]
+
+
 @dataclass(frozen=True)
 class Architecture:
     """The functions of a checkpoint's networks: all that programs and drawings ask of a family.
@@ -125,6 +150,7 @@ class Architecture:
             that draws nothing without a mask `[B, h, w, 1]`, 1 where the picture is redrawn, and
             the latents `[B, h, w, C]` of the picture with its masked part in grey. None for
             networks that take no mask.
+        control: how networks of their own guide the denoiser.
     """
 
     encode: Computation
@@ -142,6 +168,7 @@ class Architecture:
     step_cache: StepCache | None = None
     with_chunks: Callable[..., Any] | None = None
     with_mask: Callable[..., Any] | None = None
+    control: Control | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -10,15 +11,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from pipeline.errors import CheckpointError
-from pipeline.families.family import Architecture, Computation, Config, Network, StepCache
+from pipeline.families.family import Architecture, Computation, Config, Control, Network, StepCache
 from pipeline.families.halves import joined, split
 from pipeline.models.clip import CLIPTextEncoder
-from pipeline.models.shapes import tiny_vae_of, vae_of
+from pipeline.models.controlnet import ControlNet
+from pipeline.models.controlnet_config import read_controlnet
+from pipeline.models.shapes import controlnet_of, tiny_vae_of, vae_of
 from pipeline.models.tiny_vae import TinyVAE
 from pipeline.models.unet import Context, UNet, masked_input
+from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae import VAE
 from pipeline.models.vae_config import VAEConfig, read_tiny_vae, read_vae
 
+CONTROL = "control"  # the name of a network that guides the UNet
 # Networks by name.
 Networks = Mapping[str, Any]
 # The hidden states `[H, B, L, D]` of prompts, and their pooled embeddings `[H, B, P]` or None.
@@ -149,6 +154,48 @@ def predict_cached(
     return unet.shallow(latents, timesteps, context, features), features
 
 
+def hint(networks: Networks, images: Array, kinds: Array, weights: Array) -> Array:
+    """Read pictures to follow; see `Control.hint`."""
+    return networks[CONTROL].hint(images, kinds, weights)
+
+
+def control_condition(
+    condition: Callable[..., Context], networks: Networks, embeds: Embeds, *inputs: Array
+) -> Context:
+    """Return a ControlNet's context for prompts, which the UNet's `condition` makes."""
+    *numbers, types = inputs
+    network, halves = networks[CONTROL], len(embeds[0])
+    types = types[:, : max(network.config.control_types, 1)]  # other networks take none
+    all_types = joined(jnp.broadcast_to(types, (halves, *types.shape)))
+    unet = SimpleNamespace(condition=partial(network.condition, control_types=all_types))
+    return condition({"unet": unet}, embeds, *numbers)
+
+
+def control_predict(
+    networks: Networks, latents: Array, timesteps: Array, context: Context, hints: Array
+) -> tuple[Array, ...]:
+    """Run a ControlNet; see `Control.predict`."""
+    return networks[CONTROL](latents, timesteps, context, hints)
+
+
+def residual_shapes(config: Config, height: int, width: int) -> tuple[tuple[int, int, int], ...]:
+    """Return the shapes `(h, w, C)` of the UNet's skips and of its middle block's output."""
+    rows, columns, _ = latents_shape(config, height, width)
+    unet: UNetConfig = config.networks["unet"]
+    levels = [*zip(unet.block_out_channels, unet.layers_per_block, strict=True)]
+    shapes = [(rows, columns, unet.block_out_channels[0])]
+    for level, (channels, layers) in enumerate(levels):
+        shapes += [(rows >> level, columns >> level, channels)] * layers
+        if level < len(levels) - 1:
+            shapes.append((rows >> level + 1, columns >> level + 1, channels))
+    return (*shapes, shapes[-1])
+
+
+def with_residuals(context: Context, residuals: tuple[Array, ...]) -> Context:
+    """Add residuals to a context; see `Control.with_residuals`."""
+    return context._replace(residuals=residuals)
+
+
 def deep_shape(config: Config, height: int, width: int) -> tuple[int, int, int]:
     """Return the shape `(h, w, C)` of the UNet's deep features."""
     rows, columns, _ = latents_shape(config, height, width)
@@ -234,9 +281,19 @@ def architecture(
         step_cache=StepCache(Computation(("unet",), predict_cached), partial(deep_shape, config)),
         with_chunks=with_chunks,
         with_mask=with_mask if unet.takes_mask else None,
+        control=Control(
+            Computation((CONTROL,), hint),
+            Computation((CONTROL,), partial(control_condition, condition)),
+            Computation((CONTROL,), control_predict),
+            partial(residual_shapes, config),
+            with_residuals,
+        ),
     )
 
 
 VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
 TINY_VAE_NETWORK = Network("tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of)
+CONTROL_NETWORK = Network(
+    CONTROL, "ControlNetModel", read_controlnet, ControlNet, fit=controlnet_of
+)
 UNET_CLASS = "UNet2DConditionModel"

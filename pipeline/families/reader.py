@@ -19,6 +19,7 @@ from pipeline.checkpoints.source import fetch_component
 from pipeline.checkpoints.tensors import TensorFiles
 from pipeline.errors import CheckpointError
 from pipeline.families.family import Config, Family, Network
+from pipeline.families.latent_unet import CONTROL
 from pipeline.families.model_defaults import ModelDefaults, read_defaults
 from pipeline.families.sdxl import SDXL, SDXL_REFINER
 from pipeline.families.single_files import (
@@ -67,6 +68,7 @@ FIXED: Mapping[str, Mapping[str, str]] = {
     },
     # It has a scale of its own.
     "tiny_vae": {"latent_channels": "latents", "scale_factor": "latents"},
+    CONTROL: dict.fromkeys(("block_out_channels", "layers_per_block", "addition"), "UNet"),
 }
 NO_DECODER = (
     "the decoder of a tiny VAE is missing; expected tensors named decoder.layers.0.weight and so"
@@ -211,7 +213,7 @@ class FamilyReader:
             return config
         part = config.family.network("tiny_vae")
         network = _read_component(part, self.tiny_vae, PUBLISHED, NO_DECODER)
-        _check_fit(network, config.networks["vae"], FIXED[part.name], self.tiny_vae, where)
+        check_fit(network, config.networks["vae"], FIXED[part.name], self.tiny_vae, where)
         return replace(config, networks={**config.networks, part.name: network})
 
     def _read_network(self, folder: Path, part: Network, family: Family) -> Any:
@@ -227,7 +229,7 @@ class FamilyReader:
         is_there = config_file.is_file()
         replaced = part.read(config_file) if is_there else read_published(family, part)
         config = _read_component(part, replacement, replaced)
-        _check_fit(config, replaced, FIXED[part.name], replacement, folder)
+        check_fit(config, replaced, FIXED[part.name], replacement, folder)
         return config
 
     def _recognise(self, folder: Path, index: StrictJson) -> Family:
@@ -336,12 +338,12 @@ def _read_component(
     return part.read(component.config)
 
 
-def _check_fit(
+def check_fit(
     config: Any,
     replaced_config: Any,
     owners: Mapping[str, str],
     component: Component,
-    checkpoint: Path,
+    checkpoint: Path | str,
 ) -> None:
     """Check that a network fits a checkpoint.
 
@@ -350,7 +352,7 @@ def _check_fit(
         replaced_config: the configuration of the checkpoint's network.
         owners: the properties that must agree, and the part of the checkpoint that needs each.
         component: the network, for messages.
-        checkpoint: the checkpoint, for messages.
+        checkpoint: the checkpoint or its name, for messages.
 
     Raises:
         CheckpointError: if a property differs.

@@ -133,7 +133,7 @@ SDXL = Family(
         ),
         latent_unet.VAE_NETWORK,
     ),
-    apart=(latent_unet.TINY_VAE_NETWORK,),
+    apart=(latent_unet.TINY_VAE_NETWORK, latent_unet.CONTROL_NETWORK),
     ignored=("add_watermarker", "requires_aesthetics_score"),
     # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html
     aligned_sigmas=(

@@ -70,7 +70,7 @@ SD_1 = Family(
         latent_unet.VAE_NETWORK,
     ),
     optional=(SAFETY_CHECKER,),
-    apart=(latent_unet.TINY_VAE_NETWORK,),
+    apart=(latent_unet.TINY_VAE_NETWORK, latent_unet.CONTROL_NETWORK),
     ignored=("requires_safety_checker",),
     forced_scheduler_settings={"steps_offset": 1, "clip_sample": False},
     # https://research.nvidia.com/labs/toronto-ai/AlignYourSteps/howto.html

@@ -7,11 +7,13 @@ tensors, whose shapes are given by their names in diffusers' layout; the rest st
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
+from typing import Any
 
 from pipeline.models.clip_config import TextEncoderConfig
-from pipeline.models.unet_config import UNetConfig
+from pipeline.models.controlnet_config import ControlNetConfig
+from pipeline.models.unet_config import EncoderConfig, UNetConfig
 from pipeline.models.vae_config import TinyVAEConfig, VAEConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -94,35 +96,72 @@ def unet_of(published_config: UNetConfig, shapes: Shapes) -> UNetConfig:
     Raises:
         LookupError, ValueError: as `text_encoder_of`.
     """
+    encoder = _encoder_of(published_config, shapes)
+    layers, depth = encoder["layers_per_block"], _depths(shapes)
+    return replace(
+        published_config,
+        **encoder | _attention_of(shapes),
+        num_attention_heads=_heads(
+            published_config.block_out_channels,
+            published_config.num_attention_heads,
+            encoder["block_out_channels"],
+        ),
+        out_channels=_size(shapes, "conv_out.weight", 0),
+        up_depths=tuple(
+            _of_block(depth, f"up_blocks.{i}", layers[~i] + 1) for i in range(len(layers))
+        ),
+    )
+
+
+def controlnet_of(unet: UNetConfig, shapes: Shapes) -> ControlNetConfig:
+    """Return the configuration of a ControlNet with tensors of these shapes.
+
+    The rest, such as the numbers of attention heads, is as in the UNet that it is for.
+
+    Raises:
+        LookupError, ValueError: as `text_encoder_of`.
+    """
+    blocks = _count(shapes, r"controlnet_cond_embedding\.blocks\.(\d+)\.")
+    layers = "conv_in", *(f"blocks.{i}" for i in range(1, blocks, 2))  # the next ones halve sides
+    fields_of_unet = {field.name: getattr(unet, field.name) for field in fields(EncoderConfig)}
+    attention = _attention_of(shapes) if any(".attn2." in name for name in shapes) else {}
+    return ControlNetConfig(
+        **fields_of_unet | _encoder_of(unet, shapes) | attention,
+        hint_channels=tuple(
+            _size(shapes, f"controlnet_cond_embedding.{layer}.weight", 0) for layer in layers
+        ),
+    )
+
+
+def _encoder_of(published_config: EncoderConfig, shapes: Shapes) -> dict[str, Any]:
+    """Return the fields of `EncoderConfig` that follow from shapes outside of attention."""
     levels = range(_count(shapes, r"down_blocks\.(\d+)\."))
     channels = [_size(shapes, f"down_blocks.{level}.resnets.0.conv1.weight", 0) for level in levels]
     _check_divisible(channels, published_config.norm_num_groups, "groups")
     layers = [_count(shapes, rf"down_blocks\.{level}\.resnets\.(\d+)\.") for level in levels]
     depth = _depths(shapes)
     mid = "mid_block.attentions.0"
-    cross = _first(shapes, ".attn2.to_k.weight")
-    projection = _first(shapes, ".proj_in.weight")
     addition = published_config.addition
-    return replace(
-        published_config,
-        in_channels=_size(shapes, "conv_in.weight", 1),
-        out_channels=_size(shapes, "conv_out.weight", 0),
-        block_out_channels=tuple(channels),
-        layers_per_block=tuple(layers),
-        num_attention_heads=_heads(
-            published_config.block_out_channels, published_config.num_attention_heads, channels
-        ),
-        down_depths=tuple(_of_block(depth, f"down_blocks.{i}", layers[i]) for i in levels),
-        mid_resnets=2 if mid in depth else int("mid_block.resnets.0.conv1.weight" in shapes),
-        mid_depth=depth.get(mid),
-        up_depths=tuple(_of_block(depth, f"up_blocks.{i}", layers[~i] + 1) for i in levels),
-        cross_attention_dim=_size(shapes, cross, 1),
-        time_embed_dim=_size(shapes, "time_embedding.linear_1.weight", 0),
-        use_linear_projection=len(shapes[projection]) == 2,
-        addition=addition
+    return {
+        "in_channels": _size(shapes, "conv_in.weight", 1),
+        "block_out_channels": tuple(channels),
+        "layers_per_block": tuple(layers),
+        "down_depths": tuple(_of_block(depth, f"down_blocks.{i}", layers[i]) for i in levels),
+        "mid_resnets": 2 if mid in depth else int("mid_block.resnets.0.conv1.weight" in shapes),
+        "mid_depth": depth.get(mid),
+        "time_embed_dim": _size(shapes, "time_embedding.linear_1.weight", 0),
+        "addition": addition
         and replace(addition, input_dim=_size(shapes, "add_embedding.linear_1.weight", 1)),
-        time_cond_proj_dim=shapes[GUIDANCE][1] if GUIDANCE in shapes else None,
-    )
+        "time_cond_proj_dim": shapes[GUIDANCE][1] if GUIDANCE in shapes else None,
+    }
+
+
+def _attention_of(shapes: Shapes) -> dict[str, Any]:
+    """Return the fields of `EncoderConfig` that follow from the shapes of attention."""
+    return {
+        "cross_attention_dim": _size(shapes, _first(shapes, ".attn2.to_k.weight"), 1),
+        "use_linear_projection": len(shapes[_first(shapes, ".proj_in.weight")]) == 2,
+    }
 
 
 def _depths(shapes: Shapes) -> dict[str, int]:

@@ -29,7 +29,7 @@ from pipeline.models.layers import (
     linear,
     sinusoid,
 )
-from pipeline.models.unet_config import UNetConfig
+from pipeline.models.unet_config import EncoderConfig, UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6  # fixed in diffusers' Transformer2DModel, whatever norm_eps says
 LAYER_NORM_EPS = 1e-5
@@ -41,6 +41,9 @@ INT8_LAYERS = r"attn1\.to_qkv|ff\.proj_in|conv[12]"
 
 # For each transformer block in turn, the prompts' keys and values, and how many chunks count.
 KeysValues: TypeAlias = Iterator[tuple[Array, Array | None]]
+# What ControlNets add to every skip, from `conv_in`'s output on, and to the middle block's output:
+# `[B, h, w, C]` each in the networks' dtype. Each device has those of its rows.
+Residuals: TypeAlias = tuple[Array, ...]
 
 
 class Context(NamedTuple):
@@ -55,6 +58,7 @@ class Context(NamedTuple):
     others.
     `chunks`: the number of chunks of each prompt, `[B]` int32, if they can have several; the keys
     and values are then `[B, C, L, 2 width]`, and those of later chunks do not count. None if not.
+    `residuals`: what ControlNets add; None if they add nothing.
     """
 
     keys_values: tuple[Array, ...]
@@ -62,6 +66,11 @@ class Context(NamedTuple):
     guidance_embed: Array | None = None
     masked: Array | None = None
     chunks: Array | None = None
+    residuals: Residuals | None = None
+
+    def every_key_value(self, start: int = 0) -> KeysValues:
+        """Return the keys and values of the transformer blocks from a number on."""
+        return ((key_value, self.chunks) for key_value in self.keys_values[start:])
 
 
 def masked_input(mask: Array, masked_latents: Array) -> Array:
@@ -130,7 +139,7 @@ class Transformer2D(nnx.Module):
     """Transformer blocks over the pixels of `[B, h, w, C]`, with a skip connection around them."""
 
     def __init__(
-        self, config: UNetConfig, level: int, depth: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+        self, config: EncoderConfig, level: int, depth: int, *, dtype: DTypeLike, rngs: nnx.Rngs
     ):
         width = config.block_out_channels[level]
         heads = config.num_attention_heads[level]
@@ -159,7 +168,7 @@ class Transformer2D(nnx.Module):
         return x + self.proj_out(tokens.reshape(x.shape))
 
 
-def _resnet(config: UNetConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
+def _resnet(config: EncoderConfig, c_in: int, c_out: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
     return ResnetBlock(
         c_in,
         c_out,
@@ -179,7 +188,7 @@ class DownBlock(nnx.Module):
     """
 
     def __init__(
-        self, config: UNetConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+        self, config: EncoderConfig, level: int, c_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
     ):
         width = config.block_out_channels[level]
         layers = config.layers_per_block[level]
@@ -212,7 +221,7 @@ class DownBlock(nnx.Module):
 class MidBlock(nnx.Module):
     """ResNet block, with attention also a transformer and a second one, or nothing at all."""
 
-    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = config.block_out_channels[-1]
         make = partial(_resnet, config, width, width, dtype=dtype, rngs=rngs)
         self.resnets = nnx.List(make() for _ in range(config.mid_resnets))
@@ -283,14 +292,10 @@ class UpBlock(nnx.Module):
         return x
 
 
-# The layers of the last up block, which has no upsampling, by where their results are used.
-_DEEP, _SHALLOW = slice(-1), slice(-1, None)
+class UNetEncoder(nnx.Module):
+    """First half of a UNet: its inputs, down blocks and middle block. A ControlNet has it too."""
 
-
-class UNet(nnx.Module):
-    """Network that predicts the noise (or v) from latents, time and prompt."""
-
-    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         channels = config.block_out_channels
         embed = partial(TimestepEmbedding, d_out=config.time_embed_dim, dtype=dtype, rngs=rngs)
         self.config = config
@@ -299,24 +304,11 @@ class UNet(nnx.Module):
         self.time_embedding = embed(channels[0], cond_dim=config.time_cond_proj_dim)
         if config.addition is not None:
             self.add_embedding = embed(config.addition.input_dim)
-
-        self.down_blocks = nnx.List()
-        skips = [channels[0]]
-        for level, width in enumerate(channels):
-            c_in = skips[-1]
-            self.down_blocks.append(DownBlock(config, level, c_in, dtype=dtype, rngs=rngs))
-            halved = level < len(channels) - 1
-            skips += [width] * (config.layers_per_block[level] + halved)
+        self.down_blocks = nnx.List(
+            DownBlock(config, level, c_in, dtype=dtype, rngs=rngs)
+            for level, c_in in enumerate((channels[0], *channels[:-1]))
+        )
         self.mid_block = MidBlock(config, dtype=dtype, rngs=rngs)
-        self.up_blocks = nnx.List()
-        c_in = channels[-1]
-        for index, layers in enumerate(reversed(config.layers_per_block)):
-            skip_widths = [skips.pop() for _ in range(layers + 1)]
-            self.up_blocks.append(UpBlock(config, index, c_in, skip_widths, dtype=dtype, rngs=rngs))
-            c_in = channels[-1 - index]
-
-        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, config.norm_eps)
-        self.conv_out = conv(channels[0], config.out_channels, dtype=dtype, rngs=rngs)
 
     def condition(
         self,
@@ -360,11 +352,68 @@ class UNet(nnx.Module):
         wave = sinusoid(values, self.config.time_cond_proj_dim, flip_sin_to_cos=False, freq_shift=1)
         return self.time_embedding.cond_proj(wave.astype(self.dtype))
 
+    @property
+    def _blocks(self) -> tuple[DownBlock | MidBlock | UpBlock, ...]:
+        return (*self.down_blocks, self.mid_block)
+
     def _transformer_blocks(self) -> Iterator[TransformerBlock]:
         """Yield the transformer blocks in the order in which they run."""
-        for part in (*self.down_blocks, self.mid_block, *self.up_blocks):
+        for part in self._blocks:
             for attention in part.attentions:
                 yield from attention.transformer_blocks
+
+    def _inputs(self, latents: Array, timesteps: Array, context: Context) -> tuple[Array, Array]:
+        """Return the first convolution's output, and the time embeddings."""
+        wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
+        wave = wave.astype(self.dtype)
+        if context.guidance_embed is not None:
+            wave = wave + context.guidance_embed
+        time_embed = self.time_embedding(wave)
+        if context.added_embed is not None:
+            time_embed = time_embed + context.added_embed
+        if context.masked is not None:
+            latents = jnp.concatenate([latents, context.masked], axis=-1)
+        return self.conv_in(rows.own(latents).astype(self.dtype)), time_embed
+
+    def _encode(
+        self, x: Array, time_embed: Array, keys_values: KeysValues
+    ) -> tuple[list[Array], Array]:
+        """Return the skips, of which `x` is the first, and the middle block's output."""
+        skips = [x]
+        for block in self.down_blocks:
+            skips += block(skips[-1], time_embed, keys_values)
+        return skips, self.mid_block(skips[-1], time_embed, keys_values)
+
+    def _sinusoid(self, values: Array, dim: int) -> Array:
+        config = self.config
+        return sinusoid(
+            values, dim, flip_sin_to_cos=config.flip_sin_to_cos, freq_shift=config.freq_shift
+        )
+
+
+# The layers of the last up block, which has no upsampling, by where their results are used.
+_DEEP, _SHALLOW = slice(-1), slice(-1, None)
+
+
+class UNet(UNetEncoder):
+    """Network that predicts the noise (or v) from latents, time and prompt."""
+
+    def __init__(self, config: UNetConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+        super().__init__(config, dtype=dtype, rngs=rngs)
+        channels, skips = config.block_out_channels, list(config.skip_channels)
+        self.up_blocks = nnx.List()
+        c_in = channels[-1]
+        for index, layers in enumerate(reversed(config.layers_per_block)):
+            skip_widths = [skips.pop() for _ in range(layers + 1)]
+            self.up_blocks.append(UpBlock(config, index, c_in, skip_widths, dtype=dtype, rngs=rngs))
+            c_in = channels[-1 - index]
+
+        self.conv_norm_out = GroupNorm(channels[0], config.norm_num_groups, config.norm_eps)
+        self.conv_out = conv(channels[0], config.out_channels, dtype=dtype, rngs=rngs)
+
+    @property
+    def _blocks(self) -> tuple[DownBlock | MidBlock | UpBlock, ...]:
+        return (*super()._blocks, *self.up_blocks)
 
     def __call__(self, latents: Array, timesteps: Array, context: Context) -> Array:
         """Predict the noise (or v) in one forward pass.
@@ -392,30 +441,17 @@ class UNet(nnx.Module):
     def shallow(self, latents: Array, timesteps: Array, context: Context, deep: Array) -> Array:
         """Predict as `__call__` does, from deep features, which may be those of an earlier step.
 
-        Ma et al. 2023, "DeepCache: Accelerating Diffusion Models for Free".
+        Only the first of the residuals counts. Ma et al. 2023, "DeepCache: Accelerating Diffusion
+        Models for Free".
         """
         return self._shallow(*self._inputs(latents, timesteps, context), context, deep)
 
-    def _inputs(self, latents: Array, timesteps: Array, context: Context) -> tuple[Array, Array]:
-        """Return the first convolution's output, and the time embeddings."""
-        wave = self._sinusoid(timesteps, self.config.block_out_channels[0])
-        wave = wave.astype(self.dtype)
-        if context.guidance_embed is not None:
-            wave = wave + context.guidance_embed
-        time_embed = self.time_embedding(wave)
-        if context.added_embed is not None:
-            time_embed = time_embed + context.added_embed
-        if context.masked is not None:
-            latents = jnp.concatenate([latents, context.masked], axis=-1)
-        return self.conv_in(rows.own(latents).astype(self.dtype)), time_embed
-
     def _deep(self, x: Array, time_embed: Array, context: Context) -> Array:
         """Return the deep features from the outputs of `_inputs`; see `deep`."""
-        keys_values = ((key_value, context.chunks) for key_value in context.keys_values)
-        skips = [x]
-        for block in self.down_blocks:
-            skips += block(skips[-1], time_embed, keys_values)
-        x = self.mid_block(skips[-1], time_embed, keys_values)
+        keys_values = context.every_key_value()
+        skips, x = self._encode(x, time_embed, keys_values)
+        if context.residuals is not None:
+            *skips, x = (a + b for a, b in zip((*skips, x), context.residuals, strict=True))
         *blocks, last = self.up_blocks
         for block in blocks:
             x = block(x, skips, time_embed, keys_values)
@@ -425,14 +461,8 @@ class UNet(nnx.Module):
         """Return the prediction from the outputs of `_inputs` and deep features."""
         last = self.up_blocks[-1]
         depth = len(last.attentions[-1].transformer_blocks) if last.attentions else 0
-        layer_keys_values = context.keys_values[len(context.keys_values) - depth :]
-        keys_values = ((key_value, context.chunks) for key_value in layer_keys_values)
-        x = last(deep, [x], time_embed, keys_values, _SHALLOW)
+        keys_values = context.every_key_value(len(context.keys_values) - depth)
+        skip = x if context.residuals is None else x + context.residuals[0]
+        x = last(deep, [skip], time_embed, keys_values, _SHALLOW)
         x = self.conv_out(jax.nn.silu(self.conv_norm_out(x)))
         return rows.whole(x).astype(jnp.float32)
-
-    def _sinusoid(self, values: Array, dim: int) -> Array:
-        config = self.config
-        return sinusoid(
-            values, dim, flip_sin_to_cos=config.flip_sin_to_cos, freq_shift=config.freq_shift
-        )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,35 +61,31 @@ class AdditionConfig:
     input_dim: int
 
 
-@dataclass(frozen=True)
-class UNetConfig:
-    """Configuration of UNet2DConditionModel.
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """Configuration of the first half of UNet2DConditionModel, which a ControlNet has too.
 
-    Tuples run over the blocks from the highest resolution down, `up_depths` from the lowest
-    resolution up. A depth is the number of transformer layers after one ResNet. A block without
-    attention has no depths.
+    Tuples run over the blocks from the highest resolution down. A depth is the number of
+    transformer layers after one ResNet. A block without attention has no depths.
 
     The middle block has `mid_resnets` ResNets. There are two with a transformer between them; or
     one without attention, and `mid_depth` is None; or none at all, as in KOALA-700M.
 
-    `in_channels` is the number of channels of the latents, or more if `takes_mask`.
-    `addition` is None if only the time and the prompt condition the UNet.
+    `in_channels` is the number of channels of the latents, or more if `UNetConfig.takes_mask`.
+    `addition` is None if only the time and the prompt condition the network.
     `time_cond_proj_dim` is the width of the embedded guidance scale. It is None if the UNet does
     not take the scale: only UNets from guided distillation do, such as latent consistency models.
     `time_scale_shift`: whether every ResNet scales and shifts its hidden states by the time
     embedding, instead of adding it to them.
     """
 
-    sample_size: tuple[int, int]
     in_channels: int
-    out_channels: int
     block_out_channels: tuple[int, ...]
     layers_per_block: tuple[int, ...]
     num_attention_heads: tuple[int, ...]
     down_depths: tuple[tuple[int, ...], ...]
     mid_resnets: int
     mid_depth: int | None
-    up_depths: tuple[tuple[int, ...], ...]
     cross_attention_dim: int
     norm_num_groups: int
     norm_eps: float
@@ -99,6 +96,24 @@ class UNetConfig:
     addition: AdditionConfig | None
     time_cond_proj_dim: int | None = None
     time_scale_shift: bool = False
+
+    @property
+    def skip_channels(self) -> tuple[int, ...]:
+        """Channels of the skips, in the order in which they are saved: `conv_in`'s output first."""
+        channels = self.block_out_channels
+        layers = [n + 1 for n in self.layers_per_block]
+        layers[-1] -= 1  # the last block does not downsample
+        blocks = ([width] * n for width, n in zip(channels, layers, strict=True))
+        return (channels[0], *chain.from_iterable(blocks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNetConfig(EncoderConfig):
+    """Configuration of UNet2DConditionModel; `up_depths` runs from the lowest resolution up."""
+
+    sample_size: tuple[int, int]
+    out_channels: int
+    up_depths: tuple[tuple[int, ...], ...]
 
     @property
     def takes_mask(self) -> bool:
@@ -119,47 +134,55 @@ def read_unet(path: Path, *, addition: bool = False, smallest_legacy_size: int =
         CheckpointError: if a setting is not supported; the message names file, key and value.
     """
     keys = StrictJson(path)
-    channels = keys.sizes("block_out_channels", [320, 640, 1280, 1280])
-    blocks = len(channels)
-    layers = keys.several_sizes("layers_per_block", blocks, 2)
-    down_types, up_types = (
-        _block_types(keys, side, blocks, (f"CrossAttn{name}Block2D", f"{name}Block2D"))
-        for side, name in (("down_block_types", "Down"), ("up_block_types", "Up"))
-    )
-    mid_resnets = MID_RESNETS[keys.one_of("mid_block_type", [*MID_RESNETS])]
-    depths = keys.several("transformer_layers_per_block", blocks, 1)
-    in_channels, out_channels = _channels(keys)
+    encoder, depths = read_encoder(keys, addition=addition)
+    layers = encoder["layers_per_block"]
+    up_types = _block_types(keys, "Up", len(layers))
     config = UNetConfig(
+        **encoder,
         sample_size=_sample_size(keys, smallest_legacy_size),
-        in_channels=in_channels,
-        out_channels=out_channels,
-        block_out_channels=channels,
-        layers_per_block=layers,
-        num_attention_heads=keys.several_sizes("attention_head_dim", blocks, 8),
-        down_depths=_depths(keys, "transformer_layers_per_block", depths, layers, down_types),
-        mid_resnets=mid_resnets,
-        mid_depth=_mid_depth(depths[-1]) if mid_resnets == 2 else None,
+        out_channels=_out_channels(keys, encoder["in_channels"]),
         up_depths=_up_depths(keys, depths, [n + 1 for n in reversed(layers)], up_types),
-        cross_attention_dim=keys.size("cross_attention_dim", 1280),
-        norm_num_groups=keys.size("norm_num_groups", 32),
-        norm_eps=keys.positive("norm_eps", 1e-5),
-        flip_sin_to_cos=keys.take("flip_sin_to_cos", bool, True),
-        freq_shift=keys.take("freq_shift", float, 0),
-        time_embed_dim=keys.size("time_embedding_dim", None) or 4 * channels[0],
-        use_linear_projection=keys.take("use_linear_projection", bool, False),
-        addition=_addition(keys) if addition else None,
-        time_cond_proj_dim=keys.size("time_cond_proj_dim", None),
-        time_scale_shift=keys.one_of("resnet_time_scale_shift", ("default", "scale_shift"))
-        == "scale_shift",
     )
     keys.expect(NEUTRAL)
     keys.finish("dropout", "addition_embed_type_num_heads", UP_DEPTHS)
-    _check_unet(keys, config)
+    check_encoder(keys, config)
     return config
 
 
-def _block_types(keys: StrictJson, key: str, blocks: int, allowed: tuple[str, str]) -> list[bool]:
-    """Return for each block whether it has attention."""
+def read_encoder(keys: StrictJson, *, addition: bool) -> tuple[dict[str, Any], Sequence[Any]]:
+    """Return the fields of `EncoderConfig`, and `transformer_layers_per_block` for every block."""
+    channels = keys.sizes("block_out_channels", [320, 640, 1280, 1280])
+    blocks = len(channels)
+    layers = keys.several_sizes("layers_per_block", blocks, 2)
+    types = _block_types(keys, "Down", blocks)
+    mid_resnets = MID_RESNETS[keys.one_of("mid_block_type", [*MID_RESNETS])]
+    depths = keys.several("transformer_layers_per_block", blocks, 1)
+    fields = {
+        "in_channels": keys.size("in_channels", 4),
+        "block_out_channels": channels,
+        "layers_per_block": layers,
+        "num_attention_heads": keys.several_sizes("attention_head_dim", blocks, 8),
+        "down_depths": _depths(keys, "transformer_layers_per_block", depths, layers, types),
+        "mid_resnets": mid_resnets,
+        "mid_depth": _mid_depth(depths[-1]) if mid_resnets == 2 else None,
+        "cross_attention_dim": keys.size("cross_attention_dim", 1280),
+        "norm_num_groups": keys.size("norm_num_groups", 32),
+        "norm_eps": keys.positive("norm_eps", 1e-5),
+        "flip_sin_to_cos": keys.take("flip_sin_to_cos", bool, True),
+        "freq_shift": keys.take("freq_shift", float, 0),
+        "time_embed_dim": keys.size("time_embedding_dim", None) or 4 * channels[0],
+        "use_linear_projection": keys.take("use_linear_projection", bool, False),
+        "addition": _addition(keys) if addition else None,
+        "time_cond_proj_dim": keys.size("time_cond_proj_dim", None),
+        "time_scale_shift": keys.one_of("resnet_time_scale_shift", ("default", "scale_shift"))
+        == "scale_shift",
+    }
+    return fields, depths
+
+
+def _block_types(keys: StrictJson, side: str, blocks: int) -> list[bool]:
+    """Return for each block whether it has attention; `side` is "Down" or "Up"."""
+    key, allowed = f"{side.lower()}_block_types", (f"CrossAttn{side}Block2D", f"{side}Block2D")
     names = keys.take(key, list)
     if len(names) != blocks or any(name not in allowed for name in names):
         raise keys.error(key, names, f"{blocks} of {allowed[0]!r} or {allowed[1]!r}")
@@ -201,13 +224,12 @@ def _mid_depth(depth: Any) -> int:
     return depth[0] if isinstance(depth, list) else depth
 
 
-def _channels(keys: StrictJson) -> tuple[int, int]:
-    """Return the numbers of input and output channels; see `UNetConfig.takes_mask`."""
-    count = keys.size("in_channels", 4)
+def _out_channels(keys: StrictJson, count: int) -> int:
+    """Return the number of output channels for that of input channels; see `takes_mask`."""
     if count in OTHER_UNETS and keys.values.get("out_channels", 4) == 4:
         raise keys.error("in_channels", count, f"4; this UNet is for {OTHER_UNETS[count]}")
     inpainting_channels = [(count - 1) // 2] if count % 2 and count > 1 else []
-    return count, keys.one_of("out_channels", (count, *inpainting_channels), default=4)
+    return keys.one_of("out_channels", (count, *inpainting_channels), default=4)
 
 
 def _addition(keys: StrictJson) -> AdditionConfig:
@@ -227,7 +249,8 @@ def _sample_size(keys: StrictJson, smallest_legacy_size: int) -> tuple[int, int]
     return height, width
 
 
-def _check_unet(keys: StrictJson, config: UNetConfig) -> None:
+def check_encoder(keys: StrictJson, config: EncoderConfig) -> None:
+    """Raise CheckpointError if sizes do not fit together."""
     for channels, heads in zip(config.block_out_channels, config.num_attention_heads, strict=True):
         if channels % heads:
             raise keys.error("attention_head_dim", heads, f"a divisor of {channels} channels")

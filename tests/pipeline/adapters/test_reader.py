@@ -487,7 +487,7 @@ def test_another_familys_file_names_the_family(
         ("down_blocks.0.resnets.0.conv1.weight", "a UNet without text encoders; UNET_ID"),
         ("clip_g", "a textual inversion; copy it into EMBEDDING_DIR."),
         ("decoder.up.0.block.0.conv1.weight", "a VAE; VAE_ID names it"),
-        ("controlnet_down_blocks.0.weight", "a ControlNet."),
+        ("controlnet_down_blocks.0.weight", "a ControlNet; copy it into CONTROL_DIR."),
         ("image_proj.proj.weight", "an IP-Adapter or another adapter for image prompts."),
     ],
 )

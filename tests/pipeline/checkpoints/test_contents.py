@@ -59,14 +59,16 @@ NAMES = {
         "input_hint_block.0.weight",
         "controlnet_down_blocks.0.weight",
     ],
+    "a ControlNet for FLUX": ["controlnet_blocks.0.weight\nsingle_transformer_blocks.0.a"],
     "a Control-LoRA": ["lora_controlnet"],
+    "the differences of a ControlNet from a UNet": ["difference"],
     "a ControlNet-LLLite": ["lllite_unet_input_blocks_4_1.down.0.weight"],
     "a T2I-Adapter": ["body.0.block1.weight", "adapter.body.0.resnets.0.block1.weight"],
     "an IP-Adapter or another adapter for image prompts": [
         "image_proj.proj.weight",
         "ip_adapter.1.to_k_ip.weight",
     ],
-    "AnimateDiff's motion modules": [
+    "AnimateDiff's motion modules or its SparseCtrl": [
         "down_blocks.0.motion_modules.0.temporal_transformer.norm.weight"
     ],
     "an upscaler": [

@@ -106,7 +106,9 @@ def test_the_file_in_the_documents_can_be_used(tmp_path: Path):
     [block] = [block for kind, block in fences(read(ROOT / "docs/own-models.md")) if kind == "toml"]
     model = beside(tmp_path, block)
     assert len(read_defaults(str(model)).settings) == 5
-    assert FamilyReader().for_model(str(model)).read(model).scheduler.prediction_type == "v_prediction"
+    assert (
+        FamilyReader().for_model(str(model)).read(model).scheduler.prediction_type == "v_prediction"
+    )
 
 
 def test_clip_skip_is_the_models_own(tmp_path: Path):

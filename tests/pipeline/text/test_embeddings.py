@@ -88,7 +88,7 @@ ONE, TWO = np.ones((2, 8), np.float32), np.ones((2, 12), np.float32)
         (
             {"control_model.a.weight": ONE, "b": ONE},
             WIDTHS,
-            "'control_model.a.weight': it is a ControlNet$",
+            "'control_model.a.weight': it is a ControlNet; copy it into CONTROL_DIR$",
         ),
         ({"emb_params": ONE}, WIDTHS, "the tensors clip_l and clip_g; this file has 'emb_params'"),
         ({"clip_l": ONE}, WIDTHS, "the tensors clip_l and clip_g; this file has 'clip_l'"),
