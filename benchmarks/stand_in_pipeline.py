@@ -87,7 +87,7 @@ class Run:
             images=pipe.facts.images_per_request, height=height, width=width, chunks=1
         )
         self.mesh = SimpleNamespace(shape={"images": 1})
-        self.target = SimpleNamespace(config=SimpleNamespace(safety_checker=None))
+        self.target = SimpleNamespace(config=SimpleNamespace(safety_checker=None), controls=False)
         latents = np.zeros((self.shapes.images, *self.latents_shape))
         self.blank_state = _state(latents, Computation(lambda: None))
         self._pipe = pipe
@@ -138,7 +138,7 @@ class Run:
         """See `CompiledSampler.blank_deep`."""
 
     def step(
-        self, state: State, context: np.ndarray, work: Work[np.ndarray], kept: None, deep: None
+        self, state: State, context: np.ndarray, work: Work[np.ndarray], *_: None
     ) -> tuple[State, None]:
         """See `CompiledSampler.step`."""
         wanted = work.column("halves") > 0

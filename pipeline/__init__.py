@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from pipeline.drawing.drawing import Result
     from pipeline.images import metadata
     from pipeline.pipeline import SDXLPipeline
+    from pipeline.text.controls import Control
 
 __all__ = [
     "BUNDLED",
     "Cancelled",
     "CheckpointError",
+    "Control",
     "DeviceError",
     "InputError",
     "NotFiniteError",
@@ -34,6 +36,7 @@ __all__ = [
 # Imported on first use: a program that only reads the settings in a picture needs no JAX.
 _LATER = {
     "BUNDLED": ".default_model",
+    "Control": ".text.controls",
     "Result": ".drawing.drawing",
     "SDXLPipeline": ".pipeline",
 }

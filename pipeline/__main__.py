@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -27,6 +28,7 @@ from pipeline.request import (
     check_request,
 )
 from pipeline.setting_kinds import Number, Setting, listed, parse_size
+from pipeline.text.controls import parse_controls
 
 if TYPE_CHECKING:
     from pipeline import SDXLPipeline
@@ -220,6 +222,20 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "a picture of the same size that is white where --image is redrawn; the rest does"
         " not change",
     },
+    "--controlnet": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "a ControlNet for --controls to name by the name of its file or folder, or one on"
+        " the Hub; may be given several times",
+    },
+    "--control-image": {
+        "action": "append",
+        "default": [],
+        "type": Path,
+        "metavar": "FILE",
+        "help": "the picture to follow, for each of --controls in order; default: --image",
+    },
     "--prompt-chunks": {
         "type": int,
         "default": 1,
@@ -323,7 +339,10 @@ def _load(options: argparse.Namespace, scheduler: str) -> "SDXLPipeline":
         quantization=options.quantization,
         wildcard_dir=options.wildcard_dir,
         models=options.models,
+        controlnets={} if options.controlnet else None,
     )
+    for source in options.controlnet:
+        pipe.add_control(source)
     if (size := parse_size(options.enlarge)) and not options.prompts:
         pipe.add_size(size[1], size[0])
     for source in options.lora:
@@ -348,6 +367,14 @@ def _draw(options: argparse.Namespace) -> list[Path]:
     pictures: dict[str, Any] = {
         name: open_file(file, name) for name, file in files.items() if file is not None
     }
+    followed = [open_file(file, "control-image") for file in options.control_image]
+    controls = parse_controls(request.controls)
+    if len(followed) > len(controls):
+        raise InputError("--control-image has more pictures than --controls has controls")
+    values["controls"] = [
+        replace(control, image=followed[i] if i < len(followed) else None)
+        for i, control in enumerate(controls)
+    ]
     check_origin(request, Inputs(pictures.get("image"), pictures.get("mask")))
     _make_folder(options.out)
     pipe = _load(options, request.scheduler)

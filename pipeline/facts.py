@@ -26,6 +26,7 @@ from pipeline.schedulers.config import (
     SIGMA_KEYS,
 )
 from pipeline.schedulers.recipes import Recipe, find_lora_recipes
+from pipeline.text.controls import parse_controls
 from pipeline.text.prompt_syntax import A1111
 
 LIVE_STEPS = 4  # about as many as a live picture should take
@@ -68,6 +69,22 @@ class EmbeddingFacts:
     vectors: int
     width: int
     digest: str = ""
+
+
+@dataclass(frozen=True)
+class ControlFacts:
+    """Description of a ControlNet that requests can name.
+
+    Attributes:
+        name: name in requests.
+        digest: 8 hexadecimal digits, equal for equal files.
+        types: what a network of the union kind follows, of `pipeline.text.controls.UNION_TYPES`;
+            empty for one that follows one kind of map.
+    """
+
+    name: str
+    digest: str
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +168,7 @@ class Facts(CommonFacts):
         more_sizes, coming_sizes: further sizes, (width, height), that requests can ask for, and
             those that are still being compiled.
         loras, embeddings: sorted by name; they may change while the model draws.
+        controls: the ControlNets.
         lists: digest of the lists in files that prompts can name; "" for none.
         vae: the name of the network that replaces the checkpoint's own; None if none does.
         tiny_vae: the name of the tiny VAE; None if there is none.
@@ -180,6 +198,7 @@ class Facts(CommonFacts):
     coming_sizes: tuple[tuple[int, int], ...] = ()
     loras: tuple[LoraFacts, ...] = ()
     embeddings: tuple[EmbeddingFacts, ...] = ()
+    controls: tuple[ControlFacts, ...] = ()
     vae: str | None = None
     schedulers: tuple[str, ...] = tuple(SCHEDULERS)
     sigma_schedules: tuple[str, ...] = (DEFAULT_SIGMAS, *SIGMA_KEYS.values())
@@ -343,6 +362,7 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
     texts = request.prompt, request.negative_prompt or ""
     prompts = " ".join(text if isinstance(text, str) else " ".join(text) for text in texts)
     prompts, lora_weights = prompts.casefold(), request.lora_weights
+    controls = {control.name for control in parse_controls(request.controls)}
     contents: list[Any] = [
         [getattr(facts, name) for name in _DRAWN_WITH],
         {lora.name: lora.digest for lora in facts.loras if lora.name in lora_weights},
@@ -352,6 +372,8 @@ def digest_of(request: GenerateRequest, facts: Facts) -> str:
             if embedding.name.casefold() in prompts
         },
     ]
+    if controls:
+        contents.append({x.name: x.digest for x in facts.controls if x.name in controls})
     if request.prompt_syntax == A1111 and "__" in prompts:
         contents.append(facts.lists)
     if request.model:
@@ -366,6 +388,7 @@ _OFFERS: dict[str, Any] = {
     "coming_sizes": (),
     "loras": (),
     "embeddings": (),
+    "controls": (),
     "lists": "",
     "live": False,
     "models": (),
@@ -398,6 +421,9 @@ def merged(facts: Facts, instances: Sequence[Facts]) -> Facts:
             embedding
             for embedding in first_embeddings
             if all(embedding in embeddings for embeddings in other_embeddings)
+        ),
+        controls=_by_name(
+            (control for instance in instances for control in instance.controls), "fault"
         ),
         lists=instances[0].lists,
         models=_by_name((model for instance in instances for model in instance.models), "fault"),

@@ -22,6 +22,7 @@ from pipeline.adapters.reader import find_adapter, read_adapter
 from pipeline.checkpoints.checkpoint import Checkpoint
 from pipeline.checkpoints.folder import count_parameters
 from pipeline.checkpoints.source import fetch, fetch_component
+from pipeline.checkpoints.weights import match_weights
 from pipeline.drawing.drawing import Drawing, Look, Progress, Result
 from pipeline.drawing.engine import Engine
 from pipeline.drawing.models import Models, Others, facts_of, read_facts, settings_of
@@ -41,9 +42,11 @@ from pipeline.drawing.refining import (
     models_of,
 )
 from pipeline.errors import DeviceError, InputError, UnlikeError
-from pipeline.facts import EmbeddingFacts, Facts, LoraFacts
+from pipeline.facts import ControlFacts, EmbeddingFacts, Facts, LoraFacts
 from pipeline.families import FamilyReader
+from pipeline.families.controlnets import find_control
 from pipeline.families.family import image_size
+from pipeline.families.latent_unet import CONTROL
 from pipeline.families.reader import fetch_tiny_vae
 from pipeline.families.single_files import UNET_FILE, VAE_FILE
 from pipeline.images import preview
@@ -59,6 +62,7 @@ from pipeline.request import (
 )
 from pipeline.runtime.adapters import Adapters
 from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
+from pipeline.runtime.control_networks import ControlNetwork, Controls
 from pipeline.runtime.executables import (
     ExecutableCache,
     compile_missing,
@@ -84,6 +88,7 @@ from pipeline.schedulers.config import (
     SCHEDULERS,
 )
 from pipeline.schedulers.recipes import Recipe
+from pipeline.text.controls import UNION_TYPES, Control, format_controls
 from pipeline.text.embeddings import (
     Embedding,
     Embeddings,
@@ -180,6 +185,9 @@ class SDXLPipeline(Engine):
             denoisers=config.architecture.predict.networks,
             store=store,
         )
+        controls = None
+        if compiled.target.controls:
+            controls = Controls(place_on(compiled.mesh), compiled.room)
         refiner = None if beside is None else Refiner(*beside, config, store, self._adapters)
         kept = () if refiner is None else refiner.text_encoders
         compiled.room.loras = partial(self._adapters.device_bytes, kept=kept)
@@ -188,9 +196,10 @@ class SDXLPipeline(Engine):
         self._embedding = Lock()  # changes of the embeddings, which do not wait for a LoRA
         super().__init__(screen, compiled)
         self._others: tuple[SDXLPipeline, ...] = ()
+        self._controls = controls
         self._refiner = refiner
         self._models = Models(
-            Drawer(config, tokenizers, compiled, self._adapters, base),
+            Drawer(config, tokenizers, compiled, self._adapters, base, controls),
             own,
             reader,
             store,
@@ -235,6 +244,7 @@ class SDXLPipeline(Engine):
         model_memory: int | None = None,
         models: Sequence[str | Path] = (),
         more_sizes: Sequence[tuple[int, int]] = (),
+        controlnets: Mapping[str, str | Path] | None = None,
     ) -> "SDXLPipeline":
         """Load a checkpoint, compile it and warm it up.
 
@@ -295,6 +305,8 @@ class SDXLPipeline(Engine):
                 the refiner.
             more_sizes: the (height, width) of sizes that will be added with `add_size`, which are
                 checked before anything is compiled.
+            controlnets: ControlNets that calls can name, as for `add_control`, by name. An empty
+                mapping lets them be added later; with None they cannot.
 
         Raises:
             CheckpointError: if the checkpoint is missing, damaged or not supported.
@@ -336,7 +348,9 @@ class SDXLPipeline(Engine):
         if devices is None:
             used = worth_a_copy(used, parameters)
         mesh = make_mesh(used, images_per_request, devices_per_picture)
-        target = Target(config, chosen, mesh, shapes, step_cache, quantization)
+        target = Target(
+            config, chosen, mesh, shapes, step_cache, quantization, controlnets is not None
+        )
         second = None if refiner is None else find_refiner(str(refiner), config, size, half)
         for one in (config,) if second is None else (config, second.config):
             for other in (size, *more_sizes):
@@ -361,6 +375,8 @@ class SDXLPipeline(Engine):
                 reader, (available_memory() or 0) // 2 if model_memory is None else model_memory
             ),
         )
+        for name, source in (controlnets or {}).items():
+            pipe.add_control(source, name)
         load = partial(
             cls.from_pretrained,
             images_per_request=images_per_request,
@@ -448,12 +464,14 @@ class SDXLPipeline(Engine):
             EmbeddingFacts(name, each.length, sum(x.shape[1] for x in each.vectors), each.digest)
             for name, each in sorted(self.embeddings.items())
         )
+        controls = [control for _, control in sorted(self.controls.items())]
         # The first model's safety checker checks the pictures of all models.
         return replace(
             self._facts,
             more_sizes=tuple(sizes[1:]),
             loras=tuple(LoraFacts(name, name, digest=lora.digest) for name, lora in loras),
             embeddings=tuple(embeddings),
+            controls=tuple(map(_control_facts, controls)),
             models=self._models.facts,
             others=tuple(
                 replace(facts, safety_checker=facts.safety_checker or self._facts.safety_checker)
@@ -558,6 +576,66 @@ class SDXLPipeline(Engine):
         self._adapters.remove(name)
 
     @property
+    def controls(self) -> Mapping[str, ControlNetwork]:
+        """The loaded ControlNets by name. Any thread may read them."""
+        return {} if self._controls is None else self._controls.loaded
+
+    def add_control(
+        self, source: str | Path, name: str | None = None, *, compiles: bool = True
+    ) -> str:
+        """Load a ControlNet, which `generate` can then name in `controls`.
+
+        Nothing is compiled for one of the architecture of another that was loaded. Its weights are
+        read when a request first names it. Any thread may call this, while another draws.
+
+        Args:
+            source: a folder in diffusers' layout, or an id on the Hub; or a single file here or
+                there.
+            name: its name in requests, without commas, colons, < and >; the folder's or the file's
+                where None.
+            compiles: whether one of another architecture may be compiled for.
+
+        Returns:
+            The name.
+
+        Raises:
+            CheckpointError: if it is missing, damaged, or does not fit the model.
+            InputError: if it would have to be compiled for, the name cannot be used, a ControlNet
+                of this name is loaded, or the pipeline was loaded without `controlnets`.
+        """
+        if self._controls is None:
+            raise InputError(
+                "the pipeline was loaded without ControlNets; pass controlnets to from_pretrained"
+            )
+        target = self._compiled.target
+        control = find_control(str(source), self._config, target.dtype.itemsize == 2)
+        name = control.name if name is None else name
+        check_name("a control's", name, is_lora_name, "commas, colons, < and >")
+        self._controls.check_new(name)
+        if not (compiles or self._compiled.guided_by(control.config)):
+            raise InputError(
+                f"{source}: its architecture is new here; it can be used after the next start"
+            )
+        only = replace(self._config, networks={CONTROL: control.config})
+        traced = trace_networks(only, target.dtype, self._compiled.room.cache)[CONTROL]
+        files = match_weights(traced, control.open)
+        with self._adding:
+            for run in self._by_size.values():
+                run.add_control(control.config, traced)
+        self._controls.add(ControlNetwork(name, control.config, files, control.digest))
+        return name
+
+    def remove_control(self, name: str) -> None:
+        """Forget a ControlNet. Any thread may call this; a run that follows it goes on.
+
+        Raises:
+            InputError: if no ControlNet of this name is loaded.
+        """
+        if self._controls is None:
+            raise InputError(f"no control named {name!r} is loaded; loaded are: none")
+        self._controls.remove(name)
+
+    @property
     def embeddings(self) -> Mapping[str, Embedding]:
         """The loaded embeddings by name. Any thread may read them."""
         return self._embeddings
@@ -620,6 +698,11 @@ class SDXLPipeline(Engine):
         _warm_up(run)
         if self._refiner is not None:
             _warm_up(self._refiner.of_size(run))
+        of_config = {control.config: control for control in self.controls.values()}
+        for control in of_config.values():
+            assert self._controls is not None
+            self._controls.acquire([control], (), wait=True)
+            run.warm_up_control(control)
 
     @failures_explained()
     def generate(  # noqa: PLR0913
@@ -635,6 +718,7 @@ class SDXLPipeline(Engine):
         image: Given = None,
         mask: Given = None,
         extend: Mapping[str, int] | None = None,
+        controls: Sequence[Control] | str | None = None,
         latents: np.ndarray | None = None,
         denoising_start: float | None = None,
         output_type: str = "pil",
@@ -717,6 +801,9 @@ class SDXLPipeline(Engine):
             extend: draw what lies around `image`: the number of pixels to add at each side, such as
                 `{"left": 64, "top": 32}`; also "right" and "bottom". The new parts are drawn with
                 `padding` pixels of the picture, 32 where None, and the result is as much larger.
+            controls: what the pictures follow, such as `[Control("canny", image, scale=0.8)]`, each
+                through a ControlNet. A control without an image follows `image`. As a text, such as
+                "canny:scale=0.8", all of them do.
             enlarge: the height and width in pixels, which must be a size that was added, at which
                 the finished pictures are drawn again. `on_step` counts the steps of both runs.
             enlarge_strength: how far the second run redraws the enlarged pictures; see `strength`.
@@ -762,7 +849,13 @@ class SDXLPipeline(Engine):
             image, mask = extended(image, mask, extend)
             if request.padding is None:
                 request = replace(request, padding=EXTEND_PADDING)
-        inputs = Inputs(image, mask, latents, denoising_start)
+        pictures: list[Given] = []
+        if not isinstance(controls, str | None):
+            pictures = [control.image for control in controls]
+            controls = _controls_text(controls)
+        if controls is not None:
+            request = replace(request, controls=controls)
+        inputs = Inputs(image, mask, latents, denoising_start, pictures)
         drawing = self.prepare(request, images, height, width, inputs, output_type, cancelled)
         self.begin(drawing)
         try:
@@ -873,6 +966,18 @@ class SDXLPipeline(Engine):
             there_are = ", ".join(self.facts.size_names)
             raise InputError(f"the size is {wanted[1]}x{wanted[0]}; expected one of {there_are}")
         return by_size[wanted]
+
+
+def _controls_text(controls: Sequence[Control]) -> str:
+    try:
+        return format_controls(controls)
+    except ValueError as error:
+        raise InputError(f"controls: {error}") from error
+
+
+def _control_facts(control: ControlNetwork) -> ControlFacts:
+    types = UNION_TYPES[: control.config.control_types]
+    return ControlFacts(control.name, control.digest, types)
 
 
 def _warm_up(run: CompiledSampler) -> None:

@@ -28,6 +28,7 @@ from pipeline.schedulers.names import (
 )
 from pipeline.setting_kinds import (
     Choice,
+    Controls,
     Fault,
     Loras,
     Named,
@@ -154,6 +155,15 @@ class GenerateRequest:
             description="The LoRAs to draw with, by name, and their weights.",
             details="Of two weights, the UNet's comes first, then the text encoders'.",
             key="Loras",
+            optional=True,
+        )
+    )
+    controls: str = _declare(
+        Controls(
+            default="",
+            description="The ControlNets through which the pictures follow others.",
+            details="Each has a picture to follow, in the same order.",
+            key="Controls",
             optional=True,
         )
     )

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from pipeline.schedulers.config import MAX_INFERENCE_STEPS
+from pipeline.text.controls import MAX_CONTROLS, Control, format_controls, parse_controls
 from pipeline.text.loras import MAX_LORAS, MAX_WEIGHT, LoraWeights, format_loras, parse_loras
 
 MAX_SEED = 2**32 - 1
@@ -384,6 +385,22 @@ class Loras(Written):
 
     def checked(self, value: str | LoraWeights | None) -> str:
         return format_loras(parse_loras(value or "") if isinstance(value, str | None) else value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controls(Written):
+    """Declaration of controls: networks through which pictures follow others.
+
+    The value is a text such as "canny:scale=0.8,depth"; in Python a sequence of `Control` has the
+    same meaning.
+    """
+
+    example = "canny:scale=0.8:end=0.6"
+    noun = f"up to {MAX_CONTROLS} controls"
+
+    def checked(self, value: str | Sequence[Control] | None) -> str:
+        is_text = isinstance(value, str | None)
+        return format_controls(parse_controls(value or "") if is_text else value)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

@@ -28,6 +28,7 @@ class FakePipeline(StandInPipeline):
 
     In the colour of a picture, red is its seed. Green is the mean of the picture that the request
     starts from, and blue that of its mask.
+    Controls change nothing.
     A LoRA whose file is named "broken" cannot be loaded.
     The prompts "refuse", "break", "exhaust" and "overflow" raise the matching errors. While `held`,
     every step waits for `let_step`, unless one of its drawings is cancelled. While `stuck`, it
@@ -153,10 +154,11 @@ class FakePipeline(StandInPipeline):
     ) -> Drawing:
         image, mask = cast(Image.Image | None, inputs.image), cast(Image.Image | None, inputs.mask)
         others = {"images": images, "height": height, "width": width}
-        others |= {"image": image, "mask": mask}
+        others |= {"image": image, "mask": mask, "followed": [*inputs.controls]}
         self.calls.append(request.settings | others)
         if request.prompt == "refuse":
             raise InputError("not this")
+        request, inputs = replace(request, controls=""), inputs._replace(controls=())
         drawing = super().prepare(request, images, height, width, inputs, output_type, cancelled)
         start = drawing.first.start
         if request.prompt == "overflow":

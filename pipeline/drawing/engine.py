@@ -22,6 +22,7 @@ from pipeline.drawing.drawing import Drawing, Evaluated, Job, Picture, Progress,
 from pipeline.errors import InputError, NotFiniteError, ScreenError
 from pipeline.images import inputs, metadata, moderation
 from pipeline.request import TINY
+from pipeline.runtime.controls import Guided
 from pipeline.runtime.slots import Entry, Slots, slot_mask
 from pipeline.schedulers.table import State
 
@@ -386,10 +387,14 @@ class Engine:
                     try:
                         adapters.select(*selection)
                     except Exception as error:  # the next drawing must not suffer from this one
-                        job.drawing.error = error
-                        self.drop(job.drawing)
-                        failures.append(Progress(job.drawing))
+                        failures.append(self._fail(job.drawing, error))
                         continue
+                try:
+                    if not self._has_controls(job.stage):
+                        break
+                except Exception as error:  # likewise
+                    failures.append(self._fail(job.drawing, error))
+                    continue
                 self._enter(jobs)
             if jobs:
                 break
@@ -399,6 +404,25 @@ class Engine:
         """Return whether a picture can enter a slot for a stage, whatever its model and LoRAs."""
         slots = self._slots_of(stage.run)
         return self._unfinished < MAX_DECODED * stage.run.shapes.images and bool(slots.free(1))
+
+    def _fail(self, drawing: Drawing, error: Exception) -> Progress:
+        """End a drawing with an error."""
+        drawing.error = error
+        self.drop(drawing)
+        return Progress(drawing)
+
+    def _has_controls(self, stage: Stage) -> bool:
+        """Return whether the networks that a picture follows are on the devices, or will be soon.
+
+        With no picture in a slot it waits for them.
+        """
+        if not stage.start.controls:
+            return True
+        assert stage.controls is not None
+        jobs = [*self._jobs_on_devices()]
+        in_use = [control.network for job in jobs for control in job.stage.start.controls]
+        networks = dict.fromkeys(control.network for control in stage.start.controls)
+        return stage.controls.acquire([*networks], in_use, wait=not jobs)
 
     def _jobs_on_devices(self) -> Iterator[Job]:
         """Yield the jobs in evaluations that are queued, and those in slots."""
@@ -445,7 +469,12 @@ class Engine:
         seats = {slot: seat for (owner, slot), seat in self._seats.items() if owner is slots}
         self._change_prompts(slots, seats)
         rows = {slot: seat.job.work(seat.evaluation) for slot, seat in seats.items()}
-        before, after = slots.advance(rows)
+        guided = {
+            slot: Guided(_entry(seat.job), seat.evaluation, seat.texts)
+            for slot, seat in seats.items()
+            if seat.job.stage.start.controls
+        }
+        before, after = slots.advance(rows, guided)
         self._evaluations += 1
         self._picture_evaluations += len(rows)
         pictures: list[Evaluated] = []

@@ -28,12 +28,15 @@ class Inputs(NamedTuple):
         latents: noise in place of the seeds', or latents to go on from.
         denoising_start: the share of the denoising that the latents have had; None if they are
             noise.
+        controls: the pictures to follow, one for each of the request's controls; None stands for
+            `image`.
     """
 
     image: Given = None
     mask: Given = None
     latents: np.ndarray | None = None
     denoising_start: float | None = None
+    controls: Sequence[Given] = ()
 
 
 NO_INPUTS = Inputs()
@@ -138,15 +141,15 @@ def read_origin(
     """
     if inputs.image is None:
         return None
-    pictures = _pictures_of("image", inputs.image, images)
+    pictures = pictures_of("image", inputs.image, images)
     if inputs.mask is None:
         fitted_pictures = [read_fitted(picture, height, width) for picture in pictures]
-        return Origin(np.stack(_repeated(fitted_pictures, images)), None, ())
-    masks = [read_mask(mask) for mask in _pictures_of("mask", inputs.mask, images)]
+        return Origin(np.stack(repeated(fitted_pictures, images)), None, ())
+    masks = [read_mask(mask) for mask in pictures_of("mask", inputs.mask, images)]
     count = max(len(pictures), len(masks))
-    pairs = zip(_repeated(pictures, count), _repeated(masks, count), strict=True)
+    pairs = zip(repeated(pictures, count), repeated(masks, count), strict=True)
     masked_parts = [_masked(*pair, height, width, padding) for pair in pairs]
-    parts, small_masks, frames = zip(*_repeated(masked_parts, images), strict=True)
+    parts, small_masks, frames = zip(*repeated(masked_parts, images), strict=True)
     return Origin(np.stack(parts), np.stack(small_masks), frames)
 
 
@@ -192,7 +195,7 @@ def extended(
     return [picture for picture, _ in pairs], [mask for _, mask in pairs]
 
 
-def _pictures_of(name: str, value: Picture | Sequence[Picture], images: int) -> list[Picture]:
+def pictures_of(name: str, value: Picture | Sequence[Picture], images: int) -> list[Picture]:
     """Return the pictures of an argument as a list: one, or as many as the request has."""
     pictures = _listed(value)
     if len(pictures) not in (1, images):
@@ -208,5 +211,6 @@ def _listed(value: Picture | Sequence[Picture]) -> list[Picture]:
     return [value]  # type: ignore[list-item]  # `inputs` refuses anything else
 
 
-def _repeated(values: list[T], count: int) -> list[T]:
+def repeated(values: list[T], count: int) -> list[T]:
+    """Return `count` values: those that there are, or a single one several times."""
     return values * count if len(values) == 1 else values

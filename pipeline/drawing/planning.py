@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from pipeline.drawing.drawing import Drawing, Job, Look, Picture, Stage
+from pipeline.drawing.following import Followed, control_starts, of_picture, read_controls
 from pipeline.drawing.origins import Inputs, Origin, check_origin, read_origin
 from pipeline.errors import InputError, raise_if_cancelled
 from pipeline.facts import Facts
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pipeline.families.family import Config
     from pipeline.runtime.adapters import Adapters
     from pipeline.runtime.compiled import CompiledSampler
+    from pipeline.runtime.control_networks import Controls
     from pipeline.runtime.models import Model
 
 OUTPUT_TYPES = ("pil", "np", "latent")
@@ -80,13 +82,17 @@ def check_output(
 
 
 class Drawer(NamedTuple):
-    """A model that draws in one size: its configuration, tokenizers, programs and parameters."""
+    """A model that draws in one size: its configuration, tokenizers, programs and parameters.
+
+    `controls` are the networks that can guide it.
+    """
 
     config: Config
     tokenizers: Tokenizers
     run: CompiledSampler
     adapters: Adapters
     model: Model
+    controls: Controls | None = None
 
 
 class RunPart(NamedTuple):
@@ -115,6 +121,7 @@ class StagePlan:
         origin: the pictures that it starts from; None if it has none.
         output_type: one of `OUTPUT_TYPES`.
         before: the number of steps that earlier stages take.
+        controls: what the pictures follow.
         then: see `Stage.then`.
         cancelled: stops the preparation once it is set.
     """
@@ -126,6 +133,7 @@ class StagePlan:
     origin: Origin | None = None
     output_type: str = "pil"
     before: int = 0
+    controls: Sequence[Followed] = ()
     then: Callable[[Job, Picture], Job] | None = None
     cancelled: Event | None = None
 
@@ -140,7 +148,7 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
         InputError: if a prompt cannot be used.
     """
     request, origin, part = plan.request, plan.origin, plan.parts[0]
-    config, tokenizers, run, adapters, model = drawer
+    config, tokenizers, run, adapters, model, controls = drawer
     schedule, chunks = part.schedule, run.shapes.chunks
     prompts = read_prompts(request, part.whole, tokenizers, placement, chunks, plan.cancelled)
     blank_negative = prompts.blank & np.array([True, False])[:, None]
@@ -158,6 +166,7 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
         variations=[(np.array(seeds, np.uint32), share) for seeds, share in request.variations],
         noise=plan.noise,
         origin=None if origin is None else _image_start(origin, config, schedule, request.share),
+        controls=control_starts(plan.controls, origin, run, schedule.stops[-1], plan.cancelled),
     )
     # A network that takes the guidance scale as an input has its guidance inside.
     guided_steps = (
@@ -173,6 +182,7 @@ def make_stage(plan: StagePlan, drawer: Drawer, placement: Placement) -> Stage:
         adapters=adapters,
         model=model,
         loras=request.lora_weights,
+        controls=controls,
         schedule=schedule,
         start=start,
         work=[
@@ -469,6 +479,7 @@ class Planner:
             self._run(checked, facts, drawer, inputs.denoising_start),
             noise=noise,
             origin=origin,
+            controls=read_controls(checked, inputs, drawer.controls),
             output_type=output_type,
             cancelled=cancelled,
         )
@@ -516,6 +527,7 @@ class Planner:
                 request=Request(**larger_plan.request.of_picture(job.index), images=1),
                 origin=Origin(image[None], None, ()),
                 before=job.stage.total,
+                controls=[of_picture(followed, job.index) for followed in plan.controls],
             )
             stage = self._first_stage(picture_plan, drawer, embeddings)
             return Job(job.drawing, job.index, stage, 0, flagged=picture.flagged)

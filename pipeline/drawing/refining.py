@@ -91,7 +91,7 @@ def models_of(
     first = Model("", target, networks, [*networks], program_names(target))
     if second is None:
         return [first]
-    second_target = replace(target, config=second.config, quantization=None)
+    second_target = replace(target, config=second.config, quantization=None, controls=False)
     shared_names = _shared_names(target.config.architecture, second)
     programs = [name for name in program_names(second_target) if name not in shared_names]
     second_networks = trace_networks(second.config, target.dtype, cache)
@@ -192,6 +192,7 @@ class Refiner:
             plan,
             request=replace(request, loras="", denoising_end=None),
             parts=plan.parts[1:],
+            controls=(),
             before=plan.before + plan.parts[1].skipped - plan.parts[0].skipped,
             origin=None if origin is None or origin.masks is None else origin,
         )

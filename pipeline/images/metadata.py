@@ -17,6 +17,9 @@ A picture that was drawn again in a larger size has the first size under `Size` 
 under `Hires resize`, as in AUTOMATIC1111's files. `Denoising strength` is then the second run's. If
 the first run started from a picture too, that of the second run is under `Hires strength`.
 
+Controls are units such as `ControlNet 0: "Module: canny, Model: canny, Weight: 0.8, ..."`, as in
+files of sd-webui-controlnet. Those that it cannot express are also under `Controls`.
+
 In JPEG and WebP files the text is EXIF's user comment, as in AUTOMATIC1111's files.
 """
 
@@ -40,7 +43,14 @@ from pipeline.images.files import write_durably
 from pipeline.images.image_text import MAX_TEXT
 from pipeline.images.png import encode_png
 from pipeline.request import CHOICES, SETTINGS, VALUES, with_own_names
-from pipeline.setting_kinds import Loras, Named, Setting
+from pipeline.setting_kinds import Controls, Loras, Named, Setting
+from pipeline.text.controls import (
+    MAX_CONTROLS,
+    format_controls,
+    from_unit,
+    parse_controls,
+    to_unit,
+)
 from pipeline.text.explanation import reads_as_plain
 from pipeline.text.loras import add_tags, take_tags
 from pipeline.text.prompt_syntax import A1111
@@ -126,8 +136,10 @@ def to_text(settings: Settings) -> str:
     values = {
         setting.key: _value(setting, s)
         for setting in VALUES
-        if not isinstance(setting, Loras | Named)
+        if not isinstance(setting, Loras | Named | Controls)
     }
+    for i, control in enumerate(parse_controls(s.controls or "")):
+        values[f"ControlNet {i}"] = to_unit(control)
     if s.sampler is not None:
         values["Sampler"] = s.sampler
     if s.schedule_type is not None:
@@ -151,8 +163,10 @@ def to_text(settings: Settings) -> str:
     except MetadataError:
         pass
     prompts = f"Prompt: {json.dumps(s.prompt)}, {NEGATIVE} {json.dumps(s.negative_prompt)}"
-    loras = f", Loras: {json.dumps(s.loras)}" if s.loras else ""
-    return f"{text}, {prompts}{loras}"
+    named = {"Loras": s.loras, "Controls": s.controls}
+    return ", ".join(
+        [text, prompts, *(f"{key}: {json.dumps(value)}" for key, value in named.items() if value)]
+    )
 
 
 def from_text(text: str) -> Settings:
@@ -182,6 +196,8 @@ def from_text(text: str) -> Settings:
     if "Prompt" not in fields:
         prompt, loras = take_tags(prompt)
         values["loras"] = loras or None
+    if "Controls" not in fields:
+        values["controls"] = _controls(fields)
     is_told = "Prompt syntax" in fields or fields.get("Version") == PROGRAM
     if not (is_told or (reads_as_plain(prompt) and reads_as_plain(negative_prompt))):
         values["prompt_syntax"] = A1111
@@ -196,6 +212,15 @@ def from_text(text: str) -> Settings:
         sampler=unknown_values.get("scheduler"),
         schedule_type=unknown_values.get("sigma_schedule"),
     )
+
+
+def _controls(fields: dict[str, str]) -> str | None:
+    """Return the controls in the fields of a text."""
+    units = (fields[key] for i in range(MAX_CONTROLS) if (key := f"ControlNet {i}") in fields)
+    try:
+        return format_controls([*map(from_unit, units)]) or None
+    except ValueError as error:
+        raise MetadataError(f"ControlNet: {error}") from error
 
 
 def split(text: str) -> tuple[str, str, dict[str, str]]:

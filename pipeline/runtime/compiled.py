@@ -12,19 +12,24 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 from jax import Array
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
+from pipeline.families.latent_unet import CONTROL
+from pipeline.runtime.control_networks import ControlNetwork
+from pipeline.runtime.controlling import Prompts, Residuals
 from pipeline.runtime.executables import Executables, compile_missing, load_cached, measured_bytes
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import PROGRAMS, Target, network_names
 from pipeline.runtime.room import Room
 from pipeline.runtime.sampler import Context, Deep, Embeds, Stepped, Tokens
-from pipeline.runtime.work import Work, pack
+from pipeline.runtime.work import Work, no_work, pack
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.table import Kept, State
+from pipeline.text.controls import UNION_TYPES
 from pipeline.text.embeddings import MAX_VECTORS
 from pipeline.text.prompt_syntax import MAX_TEXTS
 
@@ -81,6 +86,13 @@ def place_on(mesh: Mesh) -> Callable[[np.ndarray], Array]:
     return partial(jax.device_put, device=NamedSharding(mesh, P()))
 
 
+class ControlPrograms(NamedTuple):
+    """The programs of networks that guide the denoiser, and the shapes of such a network."""
+
+    network: nnx.Module
+    programs: Mapping[str, jax.stages.Compiled]
+
+
 class CompiledSampler:
     """The sampler's functions as executables for one set of shapes, with networks to run.
 
@@ -121,6 +133,27 @@ class CompiledSampler:
         self.room = room
         self.parameters = parameters
         self._by_image = NamedSharding(target.mesh, P("images"))
+        # The programs of networks that guide the denoiser, by their configuration.
+        self._controls: dict[Any, ControlPrograms] = {}
+
+    def guided_by(self, config: Any) -> bool:
+        """Return whether it has the programs of networks of a configuration."""
+        return config in self._controls
+
+    def add_control(self, config: Any, network: nnx.Module) -> None:
+        """Load or compile the programs of networks that guide the denoiser.
+
+        Args:
+            config: their configuration.
+            network: such a network; shapes and dtypes suffice in place of its parameters.
+        """
+        if config in self._controls:
+            return
+        target, cache = self.target.guided_by(config), self.room.cache
+        networks = {**self.parameters.networks, CONTROL: network}
+        executables = compile_missing(target, networks, cache, load_cached(target, cache))
+        programs = {name: built.executable for name, built in executables.items()}
+        self._controls[config] = ControlPrograms(network, programs)
 
     def resized(
         self,
@@ -145,14 +178,15 @@ class CompiledSampler:
             self.target.resized(height, width),
             {**programs, **unsized_programs},
         )
-        return compile_sampler(target, self.parameters, self.room, shared_programs)
+        run = compile_sampler(target, self.parameters, self.room, shared_programs)
+        for config, control in self._controls.items():
+            run.add_control(config, control.network)
+        return run
 
     def _run(self, program: str, *arguments: Any) -> Any:
         names = network_names(program, self._config.architecture)
         weights = {name: self.parameters.leaves[name] for name in names}
-        executable = self.executables[program]
-        _, *shardings = executable.input_shardings[0]
-        return executable(weights, *jax.tree.map(_placed, arguments, tuple(shardings)))
+        return _call(self.executables[program], weights, *arguments)
 
     # --- running
 
@@ -182,7 +216,10 @@ class CompiledSampler:
         )
         first = pack(make_schedule(self._config.scheduler, 1), 2.0, 0.0, guided=1, seed=0)
         work = Work(*(part[:1] * one_per_device[:, None].astype(part.dtype) for part in first))
-        jax.block_until_ready(self.step(state, context, work, kept, self.blank_deep()))
+        residuals = None
+        if self.target.controls:
+            residuals = self.clear(self.blank_residuals(), one_per_device)
+        jax.block_until_ready(self.step(state, context, work, kept, self.blank_deep(), residuals))
         if (checker := self._config.safety_checker) is not None:
             side = checker.vision.image_size
             self.check(np.zeros((images, side, side, 3), np.uint8), one_per_device)
@@ -191,6 +228,27 @@ class CompiledSampler:
             jax.block_until_ready(self.tiny_decode(device_latents, one_per_device))
         pictures, _ = self.decode(device_latents, all_slots)
         return np.asarray(pictures)
+
+    def warm_up_control(self, network: ControlNetwork) -> None:
+        """Run the programs of a network that guides the denoiser once, as `warm_up` does."""
+        images = self.shapes.images
+        nothing, ones = np.zeros(images, bool), np.ones(images, np.float32)
+        pixels = np.zeros((images, self.shapes.height, self.shapes.width, 3), np.float32)
+        numbers = np.zeros((2, images), np.int32)
+        hints = self.hint(network, self.blank_hints(), pixels, numbers[0], ones, nothing, nothing)
+        residuals = self.blank_residuals()
+        prompts = [self.blank_embeds()], numbers, numbers + 1
+        types = np.zeros((images, len(UNION_TYPES)), np.float32)
+        self.control(
+            network,
+            residuals,
+            self.blank_state.latents,
+            no_work(images),
+            (*prompts, types),
+            hints,
+            np.zeros((2, images, len(residuals)), np.float32),
+            (nothing, nothing),
+        )
 
     def blank_embeds(self) -> Embeds:
         """Return the embeddings of empty slots, zeros of their own."""
@@ -311,10 +369,7 @@ class CompiledSampler:
             chunks: `[2, B]` int32, the number of chunks of each prompt; None means 1.
         """
         counts = np.ones(text_numbers.shape, np.int32) if chunks is None else chunks
-        all_texts = (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
-        size = np.array([self.shapes.height, self.shapes.width], np.float32)
-        is_negative = np.array([True, False])
-        inputs = new_slots, all_texts, text_numbers, size, is_negative, guidance, counts
+        inputs = new_slots, _all_texts(texts), text_numbers, *self._picture, guidance, counts
         return self._run("condition", context, *inputs)
 
     @cached_property
@@ -354,14 +409,84 @@ class CompiledSampler:
         work: Work[np.ndarray],
         kept: Kept,
         deep: Deep = None,
+        residuals: Residuals | None = None,
     ) -> Stepped:
         """Return the state after one evaluation of the network for each slot with work.
+
+        `residuals` are those of all slots; None without controls.
 
         Returns:
             The state, and the deep features for the next evaluation, which take the memory of
             `deep`.
         """
-        return self._run("step", state, context, work, kept, deep)
+        return self._run("step", state, context, work, kept, deep, residuals)
+
+    # --- networks that guide the denoiser
+
+    def blank_residuals(self) -> Residuals:
+        """Return the residuals of empty slots, zeros of their own."""
+        return _zeros(self.target.residuals_spec)
+
+    def blank_hints(self) -> Array:
+        """Return hints of empty slots, zeros of their own."""
+        return _zeros(self.target.hints_spec)
+
+    def clear(self, residuals: Residuals, slot_mask: np.ndarray) -> Residuals:
+        """Return residuals with zeros in some slots, `[B]` bool. Their buffers are donated."""
+        return self._run("clear", residuals, slot_mask)
+
+    def hint(
+        self,
+        network: ControlNetwork,
+        hints: Array,
+        images: np.ndarray,
+        kinds: np.ndarray,
+        weights: np.ndarray,
+        adds: np.ndarray,
+        new_slots: np.ndarray,
+    ) -> Array:
+        """Return hints with those of new pictures; see `controlling.hint`.
+
+        The buffers of `hints` are donated.
+        """
+        executable = self._controls[network.config].programs["hint"]
+        arguments = hints, images, kinds, weights, adds, new_slots
+        return _call(executable, {CONTROL: network.leaves}, *arguments)
+
+    def control(
+        self,
+        network: ControlNetwork,
+        residuals: Residuals,
+        latents: Array,
+        work: Work[np.ndarray],
+        prompts: tuple[Sequence[Embeds], np.ndarray, np.ndarray, np.ndarray],
+        hints: Array,
+        scales: np.ndarray,
+        flags: tuple[np.ndarray, np.ndarray],
+    ) -> Residuals:
+        """Return residuals with those of a network for some pictures.
+
+        Args:
+            network: the network.
+            residuals: those of all slots. Their buffers are donated.
+            latents: the latents of all slots, `[B, h, w, C]`.
+            work: the work of all slots.
+            prompts: the fields of `controlling.Prompts`, with up to `MAX_TEXTS` texts.
+            hints: what the pictures follow, from `hint`.
+            scales: see `controlling.Following`.
+            flags: the slots, `[B]` bool, whose residuals are added to those that are there; and all
+                slots of these pictures.
+        """
+        texts, *numbers = prompts
+        executable = self._controls[network.config].programs["control"]
+        inputs = residuals, latents, work, Prompts(_all_texts(texts), *numbers), self._picture
+        return _call(executable, {CONTROL: network.leaves}, *inputs, hints, scales, flags)
+
+    @property
+    def _picture(self) -> tuple[np.ndarray, np.ndarray]:
+        """The pictures' size, and which halves of guidance are those of the negative prompts."""
+        size = np.array([self.shapes.height, self.shapes.width], np.float32)
+        return size, np.array([True, False])
 
     def decode(self, latents: Array, slot_mask: np.ndarray) -> tuple[Array, Array]:
         """Return the pictures of latents, `[B, H, W, 3]`, as float32 in 0..1 and as uint8.
@@ -426,6 +551,17 @@ def compile_sampler(
     executables = compile_missing(target, parameters.networks, room.cache, cached, shared)
     room.admit(target, measured_bytes(executables))
     return CompiledSampler(target, executables, parameters, room)
+
+
+def _call(executable: jax.stages.Compiled, weights: Mapping[str, Any], *arguments: Any) -> Any:
+    """Run an executable; arrays of the host are copied to the devices."""
+    _, *shardings = executable.input_shardings[0]
+    return executable(weights, *jax.tree.map(_placed, arguments, tuple(shardings)))
+
+
+def _all_texts(texts: Sequence[Embeds]) -> tuple[Embeds, ...]:
+    """Return `MAX_TEXTS` texts, of which the first ones matter."""
+    return (*texts, *[texts[0]] * (MAX_TEXTS - len(texts)))
 
 
 def _placed(array: Any, sharding: jax.sharding.Sharding) -> Array:

@@ -18,12 +18,14 @@ from jax.sharding import PartitionSpec as P
 
 from pipeline.errors import InputError
 from pipeline.families.family import Architecture, Config, StepCache
+from pipeline.families.latent_unet import CONTROL
 from pipeline.kernels import rows
 from pipeline.platforms import CompilerOptions, compiler_options, platform_of
-from pipeline.runtime import looping, sampler
+from pipeline.runtime import controlling, looping, sampler
 from pipeline.runtime.sampler import Context, Embeds, Tokens
 from pipeline.runtime.work import Work, no_work, unpack
 from pipeline.schedulers.table import REMEMBERED, Kept, State
+from pipeline.text.controls import UNION_TYPES
 from pipeline.text.embeddings import MAX_VECTORS
 from pipeline.text.prompt_syntax import MAX_TEXTS
 
@@ -58,7 +60,8 @@ class Target:
 
     `dtype` is that of the networks. With `step_cache`, a step may use deep features of an earlier
     one. `quantization` is one of `pipeline.models.quantized.QUANTIZATIONS`, or None. The mesh has
-    the axes `guidance`, `images` and `rows`.
+    the axes `guidance`, `images` and `rows`. With `controls`, networks beside the model's guide the
+    denoiser; `guided_by` makes the targets of their programs.
     """
 
     config: Config
@@ -67,6 +70,15 @@ class Target:
     shapes: Shapes
     step_cache: bool = False
     quantization: str | None = None
+    controls: bool = False
+
+    def guided_by(self, network: Any) -> "Target":
+        """Return the target of the programs of a network that guides the denoiser.
+
+        `network` is its configuration.
+        """
+        config = replace(self.config, networks={**self.config.networks, CONTROL: network})
+        return replace(self, config=config)
 
     def resized(self, height: int, width: int) -> "Target":
         """Return the same for pictures of another size, in pixels."""
@@ -109,6 +121,23 @@ class Target:
         shape = cache.shape(self.shapes.height, self.shapes.width)
         sharding = NamedSharding(self.mesh, P("guidance", "images", "rows"))
         return spec((self.predicted_halves, self.shapes.images, *shape), self.dtype, sharding)
+
+    @property
+    def residuals_spec(self) -> Any:
+        """The shapes and shardings of all slots' residuals; None without controls."""
+        if not self.controls:
+            return None
+        assert self.config.architecture.control is not None
+        shapes = self.config.architecture.control.shapes(self.shapes.height, self.shapes.width)
+        sharding = NamedSharding(self.mesh, P("guidance", "images", "rows"))
+        slots = self.predicted_halves, self.shapes.images
+        return tuple(spec((*slots, *shape), self.dtype, sharding) for shape in shapes)
+
+    @property
+    def hints_spec(self) -> Any:
+        """The shape and sharding of a hint in all slots."""
+        shape = self.shapes.images, *self.residuals_spec[0].shape[2:]
+        return spec(shape, self.dtype, NamedSharding(self.mesh, P("images", "rows")))
 
     @property
     def caching(self) -> StepCache | None:
@@ -275,8 +304,7 @@ class Programs:
     def condition(self) -> Program:
         """Return the program that writes the context of pictures' prompts into their slots."""
         texts, count = (self._embeds_spec,) * MAX_TEXTS, self._target.shapes.chunks
-        size = spec((2,), jnp.float32, self._whole)
-        is_negative = spec((2,), jnp.bool_, self._of_half)
+        size, is_negative = self._picture_spec
         guidance = self._column_spec(jnp.float32)
         numbers, chunks = self._half_spec((), jnp.int32), self._half_spec((), jnp.int32)
 
@@ -288,11 +316,9 @@ class Programs:
             chunks: Array,
             room: int = 1,
         ) -> Context:
-            networks, architecture = self._networks(weights), self._architecture
-            context = architecture.condition.run(networks, embeds, *picture, guidance)
-            if count == 1 or architecture.with_chunks is None:
-                return context
-            return architecture.with_chunks(context, room, chunks)
+            networks = self._networks(weights)
+            context = self._architecture.condition.run(networks, embeds, *picture, guidance)
+            return self._with_chunks(context, room, chunks)
 
         weights = self._weights_spec("condition")
         chunk_embeds = jax.tree.map(
@@ -378,6 +404,7 @@ class Programs:
             work: Work[Array],
             kept: Kept,
             deep: sampler.Deep,
+            residuals: controlling.Residuals | None,
         ) -> sampler.Stepped:
             computation = architecture.predict if caching is None else caching.predict
             predict = partial(computation.run, self._networks(weights))
@@ -387,6 +414,8 @@ class Programs:
                 context = jax.tree.map(lambda leaf: leaf[1:], context)
             if with_mask is not None:
                 context = with_mask(context, kept.mask, kept.x0)
+            if residuals is not None and architecture.control is not None:
+                context = architecture.control.with_residuals(context, residuals)
             tasks, parts = unpack(work), kept if with_mask is None else None
             return sampler.step(form, predict, state, context, tasks, parts, deep=deep, **options)
 
@@ -395,7 +424,8 @@ class Programs:
             lambda part: spec(part.shape, part.dtype, self._by_image), no_work(images)
         )
         kept, deep = self._target.kept_spec, self._target.deep_spec
-        args = (self._weights_spec("step"), state, self._context_spec, work, kept, deep)
+        residuals = self._target.residuals_spec
+        args = (self._weights_spec("step"), state, self._context_spec, work, kept, deep, residuals)
         outputs = shardings((state, deep))
         return self._apart(step, args, outputs, self._options(), donated=(5,), spread=UNET_ROWS)
 
@@ -452,6 +482,107 @@ class Programs:
         images = spec((self._target.shapes.images, side, side, 3), jnp.uint8, self._by_image)
         args = (self._weights_spec("check"), images, self._column_spec(jnp.bool_))
         return self._apart(check, args, self._by_image)
+
+    def clear(self) -> Program:
+        """Return the program that writes zeros in place of residuals."""
+
+        def clear(
+            _: Weights, residuals: controlling.Residuals, slot_mask: Array
+        ) -> controlling.Residuals:
+            return controlling.clear(residuals, slot_mask)
+
+        residuals = self._target.residuals_spec
+        args = (self._weights_spec("clear"), residuals, self._column_spec(jnp.bool_))
+        return self._apart(clear, args, shardings(residuals), donated=(1,))
+
+    def hint(self) -> Program:
+        """Return the program that reads the pictures that new ones follow."""
+        control = self._architecture.control
+        assert control is not None
+
+        def hint(weights: Weights, hints: Array, images: Array, *columns: Array) -> Array:
+            embed = partial(control.hint.run, self._networks(weights))
+            return controlling.hint(embed, hints, images, *columns)
+
+        shapes, hints = self._target.shapes, self._target.hints_spec
+        pixels = shapes.images, shapes.height, shapes.width, 3
+        images = spec(pixels, jnp.float32, self._by_image)
+        columns = map(self._column_spec, (jnp.int32, jnp.float32, jnp.bool_, jnp.bool_))
+        args = (self._weights_spec("hint"), hints, images, *columns)
+        return self._apart(hint, args, shardings(hints), donated=(1,), spread=UNET_ROWS)
+
+    def control(self) -> Program:
+        """Return the program that computes the residuals of a network for pictures in slots."""
+        control = self._architecture.control
+        assert control is not None
+        form = controlling.FORMS[platform_of(self._target.mesh.devices.flat[0]).forward]
+        count = self._target.shapes.chunks
+
+        def control_step(
+            weights: Weights,
+            residuals: controlling.Residuals,
+            latents: Array,
+            work: Work[Array],
+            prompts: controlling.Prompts[Array],
+            picture: tuple[Array, Array],
+            hints: Array,
+            scales: Array,
+            slots: tuple[Array, Array],
+        ) -> controlling.Residuals:
+            networks, halves = self._networks(weights), len(residuals[0])
+            adds, slot_mask = slots
+
+            def condition_chunk(
+                embeds: Embeds, prompts: controlling.Prompts[Array], room: int
+            ) -> Context:
+                inputs = *picture, jnp.zeros(len(prompts.types)), prompts.types
+                context = control.condition.run(networks, embeds, *inputs)
+                return self._with_chunks(context, room, prompts.chunks)
+
+            def condition(prompts: controlling.Prompts[Array]) -> Context:
+                return controlling.context(condition_chunk, prompts, count, halves)
+
+            following = controlling.Following(
+                latents, unpack(work), prompts, hints, scales[-halves:], adds
+            )
+            predict = partial(control.predict.run, networks)
+            return form(predict, condition, residuals, following, slot_mask)
+
+        images, target = self._target.shapes.images, self._target
+        work = jax.tree.map(
+            lambda part: spec(part.shape, part.dtype, self._by_image), no_work(images)
+        )
+        numbers = self._half_spec((), jnp.int32)
+        types = spec((images, len(UNION_TYPES)), jnp.float32, self._by_image)
+        texts = (self._embeds_spec,) * MAX_TEXTS
+        prompts = controlling.Prompts(texts, numbers, numbers, types)
+        picture = self._picture_spec
+        flags = (self._column_spec(jnp.bool_),) * 2
+        scales = self._half_spec((len(target.residuals_spec),), jnp.float32)
+        latents, residuals = target.state_spec.latents, target.residuals_spec
+        weights = self._weights_spec("control")
+        args = (weights, residuals, latents, work, prompts, picture, target.hints_spec, scales)
+        return self._apart(
+            control_step,
+            (*args, flags),
+            shardings(residuals),
+            self._options(),
+            donated=(1,),
+            spread=UNET_ROWS,
+        )
+
+    def _with_chunks(self, context: Context, room: int, chunks: Array) -> Context:
+        """Give a context of one chunk room for more, where prompts can have several."""
+        with_chunks = self._architecture.with_chunks
+        if self._target.shapes.chunks == 1 or with_chunks is None:
+            return context
+        return with_chunks(context, room, chunks)
+
+    @property
+    def _picture_spec(self) -> tuple[Any, Any]:
+        """The specs of a picture's size, and of which halves of guidance are negative."""
+        size = spec((2,), jnp.float32, self._whole)
+        return size, spec((2,), jnp.bool_, self._of_half)
 
     @property
     def prompts_spec(self) -> Any:
@@ -537,12 +668,14 @@ class Entry:
         build: makes the program.
         networks: the names of the networks whose parameters it takes.
         sized: whether it depends on the pictures' height and width.
+        of_control: whether it is a program of a network that guides the denoiser.
         exists: whether a target has it.
     """
 
     build: Callable[[Programs], Program]
     networks: Callable[[Architecture], tuple[str, ...]]
     sized: bool = True
+    of_control: bool = False
     exists: Callable[[Target], bool] = lambda _: True
 
 
@@ -567,12 +700,20 @@ PROGRAMS: dict[str, Entry] = {
         sized=False,
         exists=lambda target: target.config.safety_checker is not None,
     ),
+    "clear": Entry(Programs.clear, lambda _: (), exists=lambda target: target.controls),
+    "control": Entry(Programs.control, lambda _: (CONTROL,), of_control=True),
+    "hint": Entry(Programs.hint, lambda _: (CONTROL,), of_control=True),
 }
 
 
 def program_names(target: Target) -> list[str]:
     """Return the names of a target's programs, the slowest to compile first."""
-    return [name for name, entry in PROGRAMS.items() if entry.exists(target)]
+    of_control = CONTROL in target.config.networks
+    return [
+        name
+        for name, entry in PROGRAMS.items()
+        if entry.of_control is of_control and entry.exists(target)
+    ]
 
 
 def network_names(program: str, architecture: Architecture) -> tuple[str, ...]:
@@ -596,7 +737,8 @@ def cache_key(name: str, target: Target) -> object:
     sides = (shapes.height, shapes.width) if entry.sized else None
     model = family.class_name, family.name, networks, target.dtype.name
     tokens = config.tokens, shapes.chunks
-    modes = ["step_cache"] if target.step_cache and name == "step" else []
+    options = {"step_cache": target.step_cache, "controls": target.controls}
+    modes = [option for option, is_on in options.items() if is_on and name == "step"]
     if target.quantization and not family.quantized.isdisjoint(used):
         modes.append(target.quantization)
     return name, *model, dict(target.mesh.shape), shapes.images, *tokens, sides, *modes

@@ -23,6 +23,7 @@ from pipeline.platforms import platform_of
 from pipeline.runtime.executables import ExecutableCache, ProgramBytes, bytes_key, get_or_create
 from pipeline.runtime.memory import device_memory, gigabytes
 from pipeline.runtime.programs import PROGRAMS, Programs, Target, cache_key, weights
+from pipeline.text.controls import MAX_CONTROLS
 
 Size = tuple[int, int]  # height and width in pixels
 
@@ -57,7 +58,10 @@ class Model:
     def slots(self, size: Size, cache: ExecutableCache | None = None) -> int:
         """Return the bytes that the slots hold on a device in a size of pictures."""
         target = self.target.resized(*size)
-        slot_bytes = _bytes((target.state_spec, target.kept_spec, target.deep_spec))
+        specs = [target.state_spec, target.kept_spec, target.deep_spec]
+        if target.controls:
+            specs += [target.residuals_spec, (target.hints_spec,) * MAX_CONTROLS]
+        slot_bytes = _bytes(specs)
         key = cache_key("condition", target)
         return slot_bytes + get_or_create(cache, "prompts", key, lambda: self._prompts)
 

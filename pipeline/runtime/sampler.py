@@ -294,7 +294,7 @@ def by_occupied(
     """
     slots, arguments = len(tasks.halves), (state, context, tasks, kept, deep)
     order = jnp.argsort(tasks.halves == 0, stable=True)
-    sizes = [*(2**i for i in range((slots - 1).bit_length())), slots]
+    sizes = batch_sizes(slots)
 
     def batch(size: int) -> Stepped:
         if size == slots:
@@ -306,6 +306,11 @@ def by_occupied(
 
     choice = jnp.searchsorted(jnp.array([0, *sizes]), (tasks.halves > 0).sum())
     return jax.lax.switch(choice, [lambda: (state, deep), *(partial(batch, n) for n in sizes)])
+
+
+def batch_sizes(slots: int) -> list[int]:
+    """Return the sizes of batches of 1, 2, 4, ... pictures, up to all slots."""
+    return [*(2**i for i in range((slots - 1).bit_length())), slots]
 
 
 # The forms of the forward passes, by the names that `Platform.forward` has. In the first two forms

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.runtime.controls import ControlStart, Guided, SlotControls
 from pipeline.runtime.work import Work, no_work
 from pipeline.schedulers.table import Kept, State
 
@@ -56,6 +58,7 @@ class Start:
         variations: the variations to apply in order: seeds `[n]` uint32, and the strength.
         noise: `[n, h, w, C]` float32 standard normal noise in place of the seeds'; or None.
         origin: the pictures to start from; None starts from noise alone.
+        controls: what they follow.
     """
 
     input_ids: tuple[np.ndarray, ...]
@@ -71,6 +74,7 @@ class Start:
     variations: Sequence[tuple[np.ndarray, float]]
     noise: np.ndarray | None
     origin: ImageStart | None = None
+    controls: Sequence[ControlStart] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Slots:
         deep: the deep features of all slots' pictures; None without step caching.
         texts: the embeddings of the texts between which prompts change during a run; more than one
             only while a picture in a slot has several.
+        controls: what the pictures in all slots follow; None without controls.
         taken: the slots with a picture.
     """
 
@@ -116,6 +121,7 @@ class Slots:
         self.kept: Kept = run.nothing_kept
         self.deep: Deep = run.blank_deep()
         self.texts: list[Embeds] = []
+        self.controls = SlotControls(run) if run.target.controls else None
         self.taken: set[int] = set()
         self._changing: set[int] = set()  # the slots with a picture of several texts
         self._count = run.shapes.images
@@ -142,6 +148,8 @@ class Slots:
         self.switch(entries, dict.fromkeys(entries, (0, 0)))
         for group in _grouped(entries, lambda entry: (id(entry.start), entry.latents is None)):
             self._begin(group)
+        if self.controls is not None:
+            self.controls.enter(entries)
         self.taken.update(entries)
 
     def _begin(self, entries: Entries) -> None:
@@ -261,16 +269,25 @@ class Slots:
         if not self._changing:
             del self.texts[1:]
 
-    def advance(self, rows: Mapping[int, Work[np.ndarray]]) -> tuple[State, State]:
+    def advance(
+        self,
+        rows: Mapping[int, Work[np.ndarray]],
+        guided: Mapping[int, Guided] = MappingProxyType({}),
+    ) -> tuple[State, State]:
         """Queue one evaluation of some slots' pictures; return the states before and after it.
 
-        `rows` has a row of the work of each picture, by slot.
+        `rows` has a row of the work of each picture, and `guided` those that follow others, by
+        slot.
         """
         work = no_work(self._count)
         for slot, row in rows.items():
             work.numbers[slot], work.integers[slot] = row
-        before = self.state
-        self.state, self.deep = self.run.step(before, self.context, work, self.kept, self.deep)
+        before, residuals = self.state, None
+        if self.controls is not None:
+            residuals = self.controls.advance(guided, work, before.latents, self.texts)
+        self.state, self.deep = self.run.step(
+            before, self.context, work, self.kept, self.deep, residuals
+        )
         return before, self.state
 
 
