@@ -60,10 +60,12 @@ def load_pipeline(options: Options) -> "tuple[SDXLPipeline, bool]":
     # JAX is imported only in processes that draw.
     from pipeline import BUNDLED, SDXLPipeline
     from pipeline.default_model import choose_model
+    from pipeline.images import preparing
     from pipeline.runtime.mesh import cores_as_devices
 
     cores_as_devices(options.images_per_request)
     screening = screen.find(options.screen) if options.screen else None
+    preparing.add_preprocessors(options.preprocessors)
     model, revision = choose_model(options.model_id, options.revision)
     log.info("Loading %s", model)
     width, height = options.sizes[0] if options.sizes else (None, None)
@@ -90,6 +92,7 @@ def load_pipeline(options: Options) -> "tuple[SDXLPipeline, bool]":
         model_memory=options.model_memory,
         models=options.models,
         more_sizes=[(height, width) for width, height in options.sizes[1:]],
+        controlnets=None if options.control_dir is None else {},
     )
     return pipe, Path(model).resolve() == BUNDLED.resolve()
 
@@ -103,7 +106,7 @@ def local_generator(
     """Return a generator over the result of `load_pipeline`."""
     from pipeline import BUNDLED
     from serving.generators.local import Folders, LocalDrawer
-    from serving.generators.watched import EmbeddingFolder, LoraFolder, ModelFolder
+    from serving.generators.watched import ControlFolder, EmbeddingFolder, LoraFolder, ModelFolder
     from serving.requests.lifecycle import RequestLifecycle
 
     pipe, bundled = loaded
@@ -120,6 +123,7 @@ def local_generator(
             LoraFolder(lora_dir) if lora_dir else None,
             EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
             ModelFolder(pipe, options.model_dir, options.cache_dir) if options.model_dir else None,
+            ControlFolder(pipe, options.control_dir) if options.control_dir else None,
         ),
         live=options.live,
     )

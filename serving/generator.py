@@ -43,6 +43,8 @@ class Request(GenerateRequest):
         image: the picture to start from, as a PNG file that `requests.inputs` made; it is dropped
             when the request ends.
         mask: the part of `image` to redraw, in white, as a PNG file of its size; dropped likewise.
+        followed: the pictures to follow, as PNG files, one for each of `controls`; None stands for
+            `image`. They are dropped likewise.
         digest: set if an instance passes the request on: the digest of the model and the files that
             it must be drawn with, see `pipeline.facts.digest_of`; otherwise "".
     """
@@ -58,12 +60,13 @@ class Request(GenerateRequest):
     live: bool = False
     image: bytes | None = field(default=None, repr=False)
     mask: bytes | None = field(default=None, repr=False)
+    followed: tuple[bytes | None, ...] = field(default=(), repr=False)
     digest: str = ""
 
     @property
     def input_bytes(self) -> int:
-        """Number of bytes of the pictures that it starts from."""
-        return len(self.image or b"") + len(self.mask or b"")
+        """Number of bytes of the pictures that it starts from, and of those that it follows."""
+        return sum(len(file or b"") for file in (self.image, self.mask, *self.followed))
 
     @property
     def group(self) -> tuple[str, str]:

@@ -87,6 +87,7 @@ Code = StrEnum(
         "UNKNOWN_LORA",
         "DOUBLED_LORA",
         "UNUSABLE_LORA",
+        "UNKNOWN_CONTROL",
         "UNUSABLE_MODEL",
         "UNREADABLE_MODEL",
         "TOO_MANY_LORAS",
@@ -284,6 +285,10 @@ ENGLISH: dict[Code, str] = {
     ),
     Code.TOO_MANY_LINES: "prompt has {lines} lines; at most {limit} pictures are drawn at once",
     Code.UNKNOWN_LORA: "loras names {value}, which is not in the server's folder LORA_DIR",
+    Code.UNKNOWN_CONTROL: (
+        "controls names {value}, which is not in the server's folder CONTROL_DIR, or not for this"
+        " model"
+    ),
     Code.DOUBLED_LORA: (
         "loras names {value}, but several files in LORA_DIR have this name; none is used: {files}"
     ),

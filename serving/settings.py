@@ -202,6 +202,20 @@ class Options(BaseModel):
         ge=0,
         le=2**50,
     )
+    control_dir: Path | None = _setting(
+        None,
+        "Folder with ControlNets for MODEL_ID's model that requests can name: .safetensors files, "
+        "and folders in diffusers' layout. Programs are compiled for those that are there at the "
+        "start; others of the same architecture may come and go while the server runs.",
+        default_text="none",
+    )
+    preprocessors: Sources = _setting(
+        (),
+        "Functions of your own that make maps for ControlNets, separated by commas, each written "
+        "name=package.module:function. One is given a picture [H, W, 3] and returns the map, both "
+        "NumPy arrays of uint8.",
+        default_text="none",
+    )
     embedding_dir: Path | None = _setting(
         None,
         "Folder with textual inversions, as .safetensors files. A prompt uses one by the name of "
@@ -333,8 +347,9 @@ class Options(BaseModel):
     )
     a1111_api: Literal["keys", "on", "off"] = _setting(
         "keys",
-        "Who may use AUTOMATIC1111's API, under /sdapi/v1. keys: clients that send a key from "
-        "API_KEYS_FILE, or everybody when there is no such file. on: everybody. off: nobody.",
+        "Who may use AUTOMATIC1111's API, under /sdapi/v1 and /controlnet. keys: clients that send "
+        "a key from API_KEYS_FILE, or everybody when there is no such file. on: everybody. off: "
+        "nobody.",
     )
     stop_within: Whole = _setting(
         60,

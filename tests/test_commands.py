@@ -28,6 +28,7 @@ from pipeline.images.png import encode_png
 from pipeline.request import SETTINGS
 from serving import settings
 from tests.checkpoints import GOLDEN, SMALLEST
+from tests.controlnets import save_single_controlnet
 from tests.documents import NAMES, ROOT, fences, read, spans
 from tests.web import serve
 
@@ -269,8 +270,18 @@ def test_the_program_from_pictures_runs(tmp_path: Path, monkeypatch: pytest.Monk
     exec(compile(smaller, "docs/python.md", "exec"), {})
 
 
+@pytest.mark.slow
+def test_the_program_with_a_controlnet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    [program] = python_blocks("docs/controls.md")
+    Image.new("RGB", (40, 30), "navy").save(tmp_path / "photo.png")
+    save_single_controlnet(tmp_path / "canny.safetensors", SMALLEST)
+    (tmp_path / "sdxl.safetensors").symlink_to(SMALLEST)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "docs/controls.md", "exec"), {})
+
+
 def test_no_other_program_is_left_unrun():
-    run = {"README.md", "docs/coming-from-flax.md", "docs/python.md"}
+    run = {"README.md", "docs/coming-from-flax.md", "docs/controls.md", "docs/python.md"}
     run |= {name for name, language in RUN_ELSEWHERE if language == "python"}
     assert {name for name in NAMES if python_blocks(name) and name != "CONTRIBUTING.md"} == run
 

@@ -45,7 +45,13 @@ from serving.generator import (
 )
 from serving.generators.devices import Devices, News
 from serving.generators.picture_files import encode, jpeg_of, small_jpeg_of
-from serving.generators.watched import EmbeddingFolder, LoadedLoras, LoraFolder, ModelFolder
+from serving.generators.watched import (
+    ControlFolder,
+    EmbeddingFolder,
+    LoadedLoras,
+    LoraFolder,
+    ModelFolder,
+)
 from serving.logs import log_fields
 from serving.messages import Code, Message, Param, untranslated
 from serving.metrics import Observer
@@ -79,11 +85,13 @@ class Folders(NamedTuple):
         loras: LoRAs that are loaded when they are first asked for.
         embeddings: embeddings that are loaded as the folder changes.
         models: models that are added as the folder changes.
+        controls: ControlNets that are added likewise.
     """
 
     loras: LoraFolder | None = None
     embeddings: EmbeddingFolder | None = None
     models: ModelFolder | None = None
+    controls: ControlFolder | None = None
 
 
 NO_FOLDERS = Folders()
@@ -474,7 +482,11 @@ class LocalDrawer(Drawer):
                 request.images,
                 height,
                 width,
-                Inputs(_opened(request.image), _opened(request.mask)),
+                Inputs(
+                    _opened(request.image),
+                    _opened(request.mask),
+                    controls=[*map(_opened, request.followed)],
+                ),
                 cancelled=seated.stop,
             )
             raise_if_cancelled(seated.stop)

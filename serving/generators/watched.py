@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pipeline import CheckpointError, DeviceError, InputError
 from pipeline.checkpoints.folder import INDEX
 from pipeline.errors import raise_if_cancelled
-from pipeline.facts import EmbeddingFacts, LoraFacts, ModelFacts
+from pipeline.facts import ControlFacts, EmbeddingFacts, LoraFacts, ModelFacts
 from pipeline.text.embeddings import is_embedding_name
 from pipeline.text.loras import is_lora_name
 from serving.folders import File, Folder, Listing, Stamp, files_in
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-F = TypeVar("F", LoraFacts, ModelFacts, EmbeddingFacts)
+F = TypeVar("F", LoraFacts, ModelFacts, EmbeddingFacts, ControlFacts)
 
 # Bytes of the files whose LoRAs are kept in memory. A LoRA of SDXL has 20 to 900 MB, most have 220.
 MOST_BYTES = 2 * 2**30
@@ -291,6 +291,39 @@ class ModelFolder(WatchedFolder[ModelFacts]):
             yield model if file.path.is_dir() else replace(model, hash=self._hashes.of(file))
         for name, paths in self._listing.doubled.items():
             yield ModelFacts(name=name, fault=f"several files have this name: {', '.join(paths)}")
+
+
+class ControlFolder(WatchedFolder[ControlFacts]):
+    """A folder with ControlNets: single files, and folders in diffusers' layout.
+
+    Those that are there at the start are compiled for; later ones must have the architecture of one
+    of these. One that cannot be used is logged and left out until it changes.
+    """
+
+    def __init__(self, pipe: SDXLPipeline, path: Path) -> None:
+        super().__init__(Folder(path, "CONTROL_DIR", is_lora_name, index="config.json"))
+        self._pipe = pipe
+        self._starts = True
+
+    def _update(self) -> None:
+        super()._update()
+        self._starts = False
+
+    def _read(
+        self, name: str, file: File, old_file: File | None, old_facts: ControlFacts | None
+    ) -> ControlFacts | None:
+        self._remove(name, old_facts)
+        try:
+            _check_texts(file.path)
+            self._pipe.add_control(file.path, name, compiles=self._starts)
+        except Exception as error:  # the file may hold anything
+            log.warning("CONTROL_DIR: %s cannot be used: %.1000s", name, error)
+            return None
+        return next(control for control in self._pipe.facts.controls if control.name == name)
+
+    def _remove(self, name: str, facts: ControlFacts | None) -> None:
+        if facts:
+            self._pipe.remove_control(name)
 
 
 class EmbeddingFolder(WatchedFolder[EmbeddingFacts]):

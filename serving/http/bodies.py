@@ -151,7 +151,7 @@ async def parse(sender: Request, body: BoundedBody, kind: type[B]) -> B:
     media_type = headers.get_content_type()
     if media_type == FORM:
         async with body.form(_MAX_FILES, _MAX_FIELDS) as form:
-            return _validated(kind, await _form_values(form, kind))
+            return validated(kind, await _form_values(form, kind))
     if media_type != "application/json" and not _JSON.fullmatch(media_type):
         raise _fault("media_type", f"expected application/json or {FORM}")
     content = await body.read_json()
@@ -170,10 +170,15 @@ async def in_turn(sender: Request, content: bytes, work: Callable[[bytes], T]) -
 
 
 def _from_json(kind: type[B], content: bytes) -> B:
-    return _validated(kind, _json_values(content))
+    return validated(kind, _json_values(content))
 
 
-def _validated(kind: type[B], values: Any) -> B:
+def validated(kind: type[B], values: Any) -> B:
+    """Return the fields of a model.
+
+    Raises:
+        RequestValidationError: if a value is wrong; without the values sent.
+    """
     try:
         return kind.model_validate(values)
     except ValidationError as error:

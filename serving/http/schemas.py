@@ -6,9 +6,18 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from itertools import zip_longest
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    create_model,
+    model_validator,
+)
 
 from pipeline.facts import Facts
 from pipeline.request import MAX_IMAGES, SETTINGS, with_own_names
@@ -17,6 +26,7 @@ from pipeline.setting_kinds import (
     SIZE,
     VARIATIONS,
     Choice,
+    Controls,
     Loras,
     Number,
     Setting,
@@ -24,6 +34,14 @@ from pipeline.setting_kinds import (
     Variations,
     parse_size,
     parse_timesteps,
+)
+from pipeline.text.controls import (
+    DEFAULTS,
+    MAX_CONTROLS,
+    Control,
+    checked,
+    format_controls,
+    parse_controls,
 )
 from pipeline.text.loras import LORA_NAME, MAX_LORAS, MAX_WEIGHT, is_lora_name
 from pipeline.text.prompt_syntax import PLAIN, SYNTAXES
@@ -42,7 +60,7 @@ from serving.generator import (
 )
 from serving.http.bodies import File
 from serving.messages import Message, untranslated
-from serving.requests.inputs import Input
+from serving.requests.inputs import ControlFiles, Input
 
 ID = r"^[A-Za-z0-9_-]{16,64}$"  # of a request
 MAX_NAME = 100  # characters; the longest is far shorter
@@ -79,6 +97,37 @@ _LoraName = Annotated[str, Field(pattern=f"^{LORA_NAME}$"), AfterValidator(_lora
 _LoraWeights = dict[_LoraName, _Weights]
 
 
+class ControlBody(BaseModel):
+    """A picture to follow through a ControlNet; see `pipeline.text.controls.Control`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    name: _LoraName
+    image: File | None = Field(
+        None, description="The picture to follow; that to start from if None.", repr=False
+    )
+    scale: float = DEFAULTS["scale"]
+    start: float = DEFAULTS["start"]
+    end: float = DEFAULTS["end"]
+    type: _Name = DEFAULTS["type"]
+    preprocessor: _Name = DEFAULTS["preprocessor"]
+    resolution: int = DEFAULTS["resolution"]
+    threshold_a: float | None = DEFAULTS["threshold_a"]
+    threshold_b: float | None = DEFAULTS["threshold_b"]
+    resize_mode: _Name = DEFAULTS["resize_mode"]
+    control_mode: _Name = DEFAULTS["control_mode"]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        checked(self.control)
+        return self
+
+    @property
+    def control(self) -> Control:
+        """The control without its picture."""
+        return Control(**self.model_dump(exclude={"image"}))
+
+
 def _field(setting: Setting) -> tuple[Any, Any]:
     """Return the type and the field of a setting in the body of a request."""
     kind: Any = Texts
@@ -90,6 +139,8 @@ def _field(setting: Setting) -> tuple[Any, Any]:
         kind, limits = setting.kind, {"pattern": f"^{VARIATIONS}$"}
     if isinstance(setting, Loras):
         kind, limits, nullable = _LoraWeights, {"max_length": MAX_LORAS}, True
+    if isinstance(setting, Controls):
+        kind, limits, nullable = list[ControlBody], {"max_length": MAX_CONTROLS}, True
     if isinstance(setting, Choice):
         kind, limits = _Name, {"examples": [*setting.choices]}
     if isinstance(setting, Timesteps):
@@ -113,6 +164,15 @@ class Body(_Settings):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
+    def take_input(self) -> Input:
+        """Return the files, which the body does not keep."""
+        controls = self.controls or []
+        pictures = (control.image and ControlFiles(control.image) for control in controls)
+        files = Input(followed=tuple(pictures))
+        for control in controls:
+            control.image = None
+        return files
+
 
 class FromPictureBody(Body):
     """Fields of requests that may start from a picture."""
@@ -126,7 +186,7 @@ class FromPictureBody(Body):
 
     def take_input(self) -> Input:
         """Return the files, which the body does not keep."""
-        files = Input(self.image, self.mask)
+        files = dataclasses.replace(super().take_input(), image=self.image, mask=self.mask)
         self.image = self.mask = None
         return files
 
@@ -179,9 +239,11 @@ def to_request(body: Body, facts: Facts, *, visitor: str, address: str, **fields
     """Return the request of a body; a seed that is None is chosen at random."""
     values = {}
     for name, setting in SETTINGS.items():
-        value = getattr(body, name)
+        value: Any = getattr(body, name)
         if isinstance(setting, Loras):
             value = setting.checked(value)
+        if isinstance(setting, Controls):
+            value = format_controls([entry.control for entry in value or ()])
         if isinstance(setting, Timesteps):
             value = ",".join(map(str, value or ()))  # `admission` checks their order
         values[name] = setting.absent_value() if value is None else _frozen(value)
@@ -212,6 +274,11 @@ def from_request(request: Request) -> dict[str, Any]:
         file = fields.pop(name)
         if file is not None:
             fields[name] = _encoded(file)
+    controls, files = parse_controls(request.controls), fields.pop("followed")
+    fields["controls"] = [
+        {**_control_values(control), "image": file and _encoded(file)}
+        for control, file in zip_longest(controls, files)
+    ]
     fields["loras"] = request.lora_weights
     fields["timesteps"] = parse_timesteps(request.timesteps)
     fields["size"] = None if request.size is None else "{}x{}".format(*request.size)
@@ -223,6 +290,10 @@ def from_request(request: Request) -> dict[str, Any]:
     if not request.live:
         without_effect.append("live")
     return {name: value for name, value in fields.items() if name not in without_effect}
+
+
+def _control_values(control: Control) -> dict[str, Any]:
+    return {name: getattr(control, name) for name in ("name", *DEFAULTS)}
 
 
 def from_event(event: Event) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from pipeline.request import (
     misfits,
 )
 from pipeline.resolve import all_loras, resolve
+from pipeline.text.controls import parse_controls
 from pipeline.text.loras import MAX_LORAS, parse_loras
 from pipeline.text.prompt_syntax import MAX_TEXTS, texts_of
 from serving.generator import MAX_CHARACTERS, ErrorKind, Request, RequestError
@@ -168,12 +169,12 @@ def check_size(request: Request, facts: Facts) -> None:
 
 
 def check_named(request: Request, facts: Facts) -> None:
-    """Check that the model and the LoRAs of a request are there.
+    """Check that the model, the LoRAs and the ControlNets of a request are there.
 
     Raises:
         RequestError: for the first one that is not, or that several files could be.
     """
-    _facts_for(request, facts)
+    model_facts = _facts_for(request, facts)
     loras = {lora.name: lora for lora in facts.loras}
     for name in parse_loras(request.loras):
         if name not in loras:
@@ -181,6 +182,10 @@ def check_named(request: Request, facts: Facts) -> None:
         if files := loras[name].doubled:
             params: dict[str, Param] = {"value": name, "files": list(files)}
             raise RequestError(Message(Code.DOUBLED_LORA, params), field="loras")
+    controls = {control.name for control in model_facts.controls}
+    for control in parse_controls(request.controls):
+        if control.name not in controls:
+            raise wrong(Code.UNKNOWN_CONTROL, "controls", value=control.name)
 
 
 def _misfit(misfit: Misfit) -> RequestError:

@@ -5,7 +5,7 @@ neither the queue nor another instance gets more.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -18,6 +18,8 @@ from pipeline.facts import Facts
 from pipeline.images import inputs
 from pipeline.images.opening import open_picture
 from pipeline.images.png import encode_png
+from pipeline.images.preparing import prepared
+from pipeline.text.controls import Control
 from serving.generator import Request, RequestError
 from serving.messages import Code
 from serving.requests.admission import check_fields, expand, wrong
@@ -26,10 +28,28 @@ from serving.requests.workers import Workers, once_per_loop
 # Files that are opened, or wait for that: in all, and of one address.
 MOST_OPENING, MOST_OPENING_EACH = 32, 4
 MAX_PIXELS = 2**22  # of a picture that a request carries; a larger one is reduced
+_TO_OPAQUE = [255 * (value <= 127) for value in range(256)]
+_UNDRAWN = 5  # a mask that differs no more from black or from white has nothing in it
 _TO_WHITE = [255 * (value >= 255 * inputs.REDRAWN) for value in range(256)]
 
 Size = tuple[int, int]  # width and height
 Frame = Literal["crop", "stretch", "fill"]
+
+
+@dataclass(frozen=True)
+class ControlFiles:
+    """The picture of a control, as a client sent it.
+
+    Attributes:
+        image: a PNG, JPEG or WebP file.
+        mask: such a file, which is stretched to the size of the image; or None.
+        is_redrawn: whether the white part of the mask is redrawn. Otherwise a mask in which
+            something is drawn takes the place of the image.
+    """
+
+    image: bytes
+    mask: bytes | None = None
+    is_redrawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +73,7 @@ class Input:
             gets this shape first, as `frame` says, and then sides in the colours of its edge.
         any_size: whether a request without a size gets the one whose shape is nearest to the
             image's, rather than the default.
+        followed: files to follow, one for each of the request's controls; None stands for `image`.
     """
 
     image: bytes | None = None
@@ -64,6 +85,7 @@ class Input:
     spread: bool = False
     frame: Frame = "crop"
     shape: Size | None = None
+    followed: tuple[ControlFiles | None, ...] = ()
 
 
 class Inputs:
@@ -84,7 +106,10 @@ class Inputs:
         if files.image is None:
             if files.mask is not None:
                 raise wrong(Code.WITHOUT, "mask", other="image")
-            return request
+            if None in files.followed:
+                raise wrong(Code.WITHOUT, "controls", other="image")
+            if not files.followed:
+                return request
         check_fields(expand(_with_any_files(request, files), facts), facts)
         sizes = (request.size,) if request.size else facts.for_model(request.model).sizes
         work = partial(_opened, request, files, sizes if files.any_size else sizes[:1])
@@ -93,6 +118,40 @@ class Inputs:
         except RequestError as error:
             error.field = error.field or "image"
             raise
+
+    async def detected(
+        self, address: str, files: ControlFiles, detect: Callable[[np.ndarray], np.ndarray]
+    ) -> bytes:
+        """Return the PNG file of the map `[H, W, 3]` that `detect` makes of a picture.
+
+        If a part of the picture is redrawn, that part is half transparent instead.
+
+        Raises:
+            InputError: if `detect` cannot use the picture.
+            RequestError: if a file cannot be used, or too many are being opened.
+        """
+
+        def work() -> bytes:
+            picture = _control_picture(files)
+            pixels = np.asarray(picture if files.is_redrawn else _on_white(picture))
+            detected_map = detect(pixels[..., :3])
+            if files.is_redrawn:
+                detected_map = np.dstack([detected_map, pixels[..., 3:] // 2 + 128])
+            return encode_png(detected_map)
+
+        return await self._thread.run(address, work)
+
+    async def map_of(
+        self, address: str, file: bytes, control: Control, sizes: Sequence[Size]
+    ) -> bytes:
+        """Return the map that a control makes of a picture to start from, as a PNG file.
+
+        It has the one of `sizes` whose shape is the nearest to the picture's.
+
+        Raises:
+            RequestError: if the file cannot be used, or too many are being opened.
+        """
+        return await self._thread.run(address, partial(_map_of, file, control, sizes))
 
 
 # The `Inputs` of this event loop, which the page and all APIs share.
@@ -104,6 +163,8 @@ def _with_any_files(request: Request, files: Input) -> Request:
 
     A strength that is left out may become any, once the files are known.
     """
+    if files.image is None:
+        return request
     has_mask = files.mask is not None or files.redrawn == "transparent"
     strength = 1.0 if request.strength is None else request.strength
     return replace(request, image=b"", mask=b"" if has_mask else None, strength=strength)
@@ -111,10 +172,14 @@ def _with_any_files(request: Request, files: Input) -> Request:
 
 def _opened(request: Request, files: Input, sizes: Sequence[Size]) -> Request:
     """Return a request with its pictures, in the one of `sizes` whose shape is the nearest."""
-    assert files.image is not None
+    if files.followed:
+        followed = tuple(file and _followed(file) for file in files.followed)
+        request = replace(request, followed=followed)
+    if files.image is None:
+        return request
     picture = _open(files.image, "image")
     mask = None if files.mask is None else _mask(files, picture.size)
-    size = min(sizes, key=lambda candidate: unlikeness(candidate, picture.size))
+    size = _nearest(sizes, picture)
     for shape, frame in _frames(files, size) if request.padding is None else ():
         picture = _framed(picture, shape, Image.Resampling.LANCZOS, frame)
         mask = None if mask is None else _framed(mask, shape, Image.Resampling.NEAREST, frame)
@@ -142,11 +207,40 @@ def _opened(request: Request, files: Input, sizes: Sequence[Size]) -> Request:
     )
 
 
+def _map_of(file: bytes, control: Control, sizes: Sequence[Size]) -> bytes:
+    picture = _open(file, "image")
+    width, height = _nearest(sizes, picture)
+    picture = inputs.reduced(picture, height, width, Image.Resampling.LANCZOS)
+    try:
+        return encode_png(inputs.to_bytes(prepared(control, picture, height, width).clip(0, 1)))
+    except InputError as error:
+        raise wrong(Code.UNUSABLE_PICTURE, "image", reason=str(error)) from error
+
+
+def _followed(files: ControlFiles) -> bytes:
+    return encode_png(np.asarray(_control_picture(files)))
+
+
 def _open(file: bytes, name: str) -> Image.Image:
     try:
         return open_picture(file, name)
     except InputError as error:
         raise wrong(Code.UNUSABLE_PICTURE, name, reason=str(error.__cause__)) from error
+
+
+def _control_picture(files: ControlFiles) -> Image.Image:
+    """Return a picture to follow, which keeps its transparent parts."""
+    picture = _bounded(_open(files.image, "controls"), Image.Resampling.LANCZOS)
+    if files.mask is None:
+        return picture
+    picture = _on_white(picture)
+    mask = _on_white(_open(files.mask, "controls")).resize(picture.size).getchannel("R")
+    if files.is_redrawn:
+        picture.putalpha(mask.point(_TO_OPAQUE))
+        return picture
+    values = np.asarray(mask)
+    is_drawn = values.max() > _UNDRAWN and values.min() < 255 - _UNDRAWN
+    return mask.convert("RGB") if is_drawn else picture
 
 
 def _mask(files: Input, size: Size) -> Image.Image | None:
@@ -171,6 +265,11 @@ def _on_white(picture: Image.Image) -> Image.Image:
     if picture.mode == "RGBA":
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert("RGB")
+
+
+def _nearest(sizes: Sequence[Size], picture: Image.Image) -> Size:
+    """Return the size whose shape is the nearest to a picture's."""
+    return min(sizes, key=lambda size: unlikeness(size, picture.size))
 
 
 def unlikeness(size: Size, other_size: Size) -> float:

@@ -92,7 +92,7 @@ class Record:
     def drop_input(self) -> None:
         """Drop the pictures that the request starts from: it has ended."""
         if self.request.input_bytes:
-            self.request = replace(self.request, image=None, mask=None)
+            self.request = replace(self.request, image=None, mask=None, followed=())
             self.lost_input = True
 
     def publish(self, event: Event) -> None:

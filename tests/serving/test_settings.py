@@ -25,6 +25,8 @@ OTHERS = {
     "model_dir": ("models", Path("models")),
     "models": ("a.safetensors,owner/name", ("a.safetensors", "owner/name")),
     "model_memory": ("1000", 1000),
+    "control_dir": ("controls", Path("controls")),
+    "preprocessors": ("depth=a:b,pose=a:c", ("depth=a:b", "pose=a:c")),
     "embedding_dir": ("embeddings", Path("embeddings")),
     "wildcard_dir": (".", Path()),
     "prompt_chunks": ("3", 3),

@@ -58,6 +58,7 @@ FIELDS: Mapping[str, Field] = {
     "variation_seed": Field(),
     "variation_of": Field(),
     "loras": Field(),
+    "controls": Field(),
     "decoder": Field(),
     "cache_interval": Field(),
     "recipe": Field(),

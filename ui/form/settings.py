@@ -11,11 +11,12 @@ from pipeline.images.metadata import HASH_LENGTH, Settings
 from pipeline.request import CHOICES, SETTINGS, VALUES
 from pipeline.schedulers.config import DEFAULT_SIGMAS, SCHEDULERS
 from pipeline.schedulers.names import SAMPLERS, SCHEDULE_TYPES
-from pipeline.setting_kinds import Loras, Named, Number, OwnNumber, Setting
+from pipeline.setting_kinds import Controls, Loras, Named, Number, OwnNumber, Setting
+from pipeline.text.controls import format_controls, parse_controls
 from pipeline.text.loras import format_loras, parse_loras
 from serving.generator import MAX_CHARACTERS, Image
 from serving.messages import Code, Message, Param
-from ui import i18n, looks
+from ui import controls, i18n, looks
 from ui.form.fields import DEFAULTS, FIELDS, USUAL, Fields, as_shown, highest, label_of, size_of
 from ui.form.requests import read_as_plain
 from ui.samples.styles import NONE, Typed
@@ -134,6 +135,8 @@ def _within(setting: Setting, picture_settings: Settings, facts: Facts, notes: l
     model_setting, value = setting.for_model(facts), getattr(picture_settings, setting.name)
     if isinstance(model_setting, Loras):
         return _loras_here(model_setting, value, facts, notes)
+    if isinstance(model_setting, Controls):
+        return _controls_here(model_setting, value, facts, notes)
     if isinstance(model_setting, Named):
         return value if value in model_setting.choices[1:] else model_setting.default
     if value is None or value != value:  # NaN
@@ -208,6 +211,14 @@ def _loras_here(setting: Loras, value: Any, facts: Facts, notes: list[str]) -> s
     return format_loras({name: weights[name] for name in weights if name not in missing_names})
 
 
+def _controls_here(setting: Controls, value: Any, facts: Facts, notes: list[str]) -> str:
+    """Return the text of the controls that the model has; add a note about the missing ones."""
+    wanted = () if setting.fault(value) else parse_controls(setting.checked(value))
+    if missing_names := controls.unknown(wanted, facts):
+        notes.append(i18n.text("missing_loras", names=missing_names))
+    return format_controls([control for control in wanted if control.name not in missing_names])
+
+
 def _size_of(picture_settings: Settings, facts: Facts) -> str:
     """Return the value for the choice of sizes: the picture's size, else the model's own."""
     size = picture_settings.width, picture_settings.height
@@ -227,7 +238,7 @@ def _differences(picture_settings: Settings, facts: Facts) -> Sequence[str]:
         notes.append(
             i18n.text("other_size", width=size[0], height=size[1], sizes=model_facts.sizes)
         )
-    if picture_settings.strength is not None:
+    if picture_settings.strength is not None or picture_settings.controls:
         notes.append(i18n.PICTURE_NEEDED)
     if picture_settings.model and picture_settings.model not in facts.model_names:
         notes.append(i18n.text("other_model", name=picture_settings.model, here=facts.name))

@@ -1,6 +1,7 @@
 """Bodies of calls of the OpenAI API."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
@@ -115,9 +116,9 @@ class VariationBody(ImagesBody):
 
     def take_input(self) -> Input:
         """Return the picture, which the body does not keep."""
-        picture = Input(self.image, any_size=True)
+        files = replace(super().take_input(), image=self.image, any_size=True)
         self.image = b""
-        return picture
+        return files
 
 
 class EditBody(VariationBody):
@@ -133,9 +134,9 @@ class EditBody(VariationBody):
 
     def take_input(self) -> Input:
         """Return the picture and its mask, which the body does not keep."""
-        picture = Input(self.image, self.mask, "transparent", any_size=True)
-        self.image, self.mask = b"", None
-        return picture
+        files = replace(super().take_input(), mask=self.mask, redrawn="transparent")
+        self.mask = None
+        return files
 
 
 def ignored(body: ImagesBody, models: Collection[str]) -> list[str]:

@@ -80,8 +80,10 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
         )
         return replace(request, model=model)
 
-    async def redraw(kind: type[VariationBody], sender: HttpRequest) -> Response:
-        """Draw from the picture of a call, and return the answer.
+    async def draw(
+        kind: type[ImagesBody], sender: HttpRequest, call: str = "image_edit"
+    ) -> Response:
+        """Draw from the pictures of a call, and return the answer; for `call` see `answer`.
 
         The strength is that of the body, or depends on whether there is a mask, and a prompt.
         """
@@ -92,9 +94,9 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
             request = await while_connected(sender, opening)
         if request.strength is None and request.mask is not None:
             request = replace(request, strength=MASKED_STRENGTH)
-        elif request.strength is None and not request.prompt:
+        elif request.strength is None and request.image is not None and not request.prompt:
             request = replace(request, strength=VARIATION_STRENGTH)
-        return await answer(body, request, sender, "image_edit")
+        return await answer(body, request, sender, call)
 
     async def answer(
         body: ImagesBody, request: Request, sender: HttpRequest, kind: str
@@ -147,8 +149,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def generations(sender: HttpRequest) -> Response:
         """Draw pictures as the OpenAI Images API does."""
-        body = await bodies.read(sender, ImagesBody)
-        return await answer(body, to_request(body, sender), sender, "image_generation")
+        return await draw(ImagesBody, sender, "image_generation")
 
     @routes.post(
         "/images/edits",
@@ -157,7 +158,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def edits(sender: HttpRequest) -> Response:
         """Redraw a picture, or its transparent part, as the OpenAI Images API does."""
-        return await redraw(EditBody, sender)
+        return await draw(EditBody, sender)
 
     @routes.post(
         "/images/variations",
@@ -166,7 +167,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     )
     async def variations(sender: HttpRequest) -> Response:
         """Draw pictures like another one, as the OpenAI Images API does."""
-        return await redraw(VariationBody, sender)
+        return await draw(VariationBody, sender)
 
     @routes.api_route("/images/files/{name}", methods=["GET", "HEAD"], include_in_schema=False)
     async def picture_file(name: str) -> Response:

@@ -1,5 +1,7 @@
 """Parsing of events received over HTTP."""
 
+import base64
+import dataclasses
 import json
 from dataclasses import asdict
 from typing import Any
@@ -156,3 +158,36 @@ def test_a_body_has_every_setting_with_its_limits_and_default():
         )
         assert field["default"] == (None if setting.absent_note else setting.default)
         assert field["description"].startswith(setting.description)
+
+
+def test_controls_are_objects_with_their_pictures():
+    controls = [
+        {"name": "canny", "image": base64.b64encode(b"file").decode(), "scale": 0.5, "end": 1},
+        {"name": "depth", "type": "depth", "control_mode": "prompt"},
+    ]
+    body = schemas.GenerateBody.model_validate({"prompt": "a star", "controls": controls})
+    files = body.take_input()
+    assert [file and file.image for file in files.followed] == [b"file", None]
+    assert "file" not in repr(body)
+    request = schemas.to_request(body, MODEL, visitor="", address="")
+    assert request.controls == "canny:scale=0.5,depth:type=depth:control_mode=prompt"
+    request = dataclasses.replace(request, followed=(b"png", None))
+    passed_on = json.loads(json.dumps(schemas.from_request(request)))
+    again = schemas.GenerateBody.model_validate(passed_on)
+    assert [file and file.image for file in again.take_input().followed] == [b"png", None]
+    assert schemas.to_request(again, MODEL, visitor="", address="").controls == request.controls
+
+
+@pytest.mark.parametrize(
+    ("control", "message"),
+    [
+        ({"name": "canny", "scale": 3}, "scale of 'canny' is 3.0; expected a number from 0 to 2"),
+        ({"name": "canny", "start": 0.5, "end": 0.1}, "starts at 0.5, after its end"),
+        ({"name": "a:b"}, "pattern"),
+        ({"name": "canny", "weight": 1}, "Extra inputs"),
+        ({"name": "canny", "type": "edges"}, "type of 'canny' is 'edges'; expected ''"),
+    ],
+)
+def test_controls_that_cannot_be_used(control: dict[str, Any], message: str):
+    with pytest.raises(pydantic.ValidationError, match=message):
+        schemas.GenerateBody.model_validate({"prompt": "a star", "controls": [control]})

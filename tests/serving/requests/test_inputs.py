@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.facts import Facts
+from pipeline.facts import ControlFacts, Facts
 from pipeline.images.inputs import read_fitted, read_image
 from pipeline.images.opening import MAX_SIDE
+from pipeline.text.controls import Control
 from serving.generator import ErrorKind, Request, RequestError
-from serving.messages import Code
+from serving.messages import Code, Message
 from serving.requests import inputs
 from serving.requests.inputs import Input, Inputs
 from tests.fake_pipeline import FakePipeline
@@ -296,3 +297,39 @@ def test_addresses_take_turns_and_a_refusal_names_the_picture(monkeypatch: pytes
 
     asyncio.run(test())
     assert order == list("aabaa")
+
+
+@pytest.mark.parametrize(
+    ("named", "others"), [("depth", ()), ("depth", ("canny",)), ("canny,depth", ("canny",))]
+)
+def test_a_control_that_is_not_there_is_refused(named: str, others: tuple[str, ...]):
+    controls = tuple(ControlFacts(name, "0" * 8) for name in others)
+    facts = replace(SIZES, controls=controls)
+    with pytest.raises(RequestError) as refused:
+        added(Input(saved(plain(16, 8))), replace(REQUEST, controls=named), facts)
+    assert refused.value.message == Message(
+        Code.UNKNOWN_CONTROL, {"field": "controls", "value": "depth"}
+    )
+    assert refused.value.field == "controls"
+
+
+@pytest.mark.parametrize("size", [(16, 8), (48, 20), (5, 3)])
+def test_the_map_of_a_picture_has_the_size_of_its_shape(size: tuple[int, int]):
+    control = Control("canny", preprocessor="canny")
+    work = Inputs().map_of("one", saved(plain(*size)), control, SIZES.sizes)
+    assert opened(asyncio.run(work)).size == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        (b"<svg/>", {}),
+        (saved(plain(90, 1)), {}),
+        (saved(plain(16, 8)), {"preprocessor": "depth"}),
+        (saved(plain(16, 8)), {"threshold_a": 999.0}),
+    ],
+)
+def test_a_map_that_cannot_be_made_is_refused(file: bytes, changes: dict[str, Any]):
+    control = replace(Control("canny", preprocessor="canny"), **changes)
+    with refuses(Code.UNUSABLE_PICTURE):
+        asyncio.run(Inputs().map_of("one", file, control, SIZES.sizes))
