@@ -39,7 +39,8 @@ A1111Use: TypeAlias = Literal["keys", "on", "off"]
 # Paths that need an API key if there are any. The name of a picture's file is a secret already.
 _KEYED = rf"/v1/(?!images/files/)|{MCP_PATH}/?$"
 # Paths of the APIs below their roots.
-_BELOW = re.compile(rf"(/v1/|{errors.A1111_PATH}|/internal/|/queue/)[^/]")
+_OF_A1111 = "|".join(errors.A1111_PATHS)
+_BELOW = re.compile(rf"(/v1/|{_OF_A1111}|/internal/|/queue/)[^/]")
 
 
 def build(
@@ -87,7 +88,7 @@ def build(
     app.router.routes.extend(mcp.routes())
     # Without these routes the page would answer unknown paths under /v1, in another format.
     app.include_router(errors.router())
-    keyed = re.compile(f"{_KEYED}|{errors.A1111_PATH}" if a1111 == "keys" else _KEYED)
+    keyed = re.compile(f"{_KEYED}|{_OF_A1111}" if a1111 == "keys" else _KEYED)
 
     def check_key(request: Request) -> None:
         if keyed.match(request.scope["path"]):

@@ -37,8 +37,8 @@ _STATUS: dict[str, int] = {
     ErrorKind.DEADLINE: 504,
     ErrorKind.LOOP: 508,
 }
-# Paths of AUTOMATIC1111's API, whose clients send keys as passwords.
-A1111_PATH = "/sdapi/"
+# Paths of AUTOMATIC1111's API and its ControlNet extension; clients send keys as passwords.
+A1111_PATHS = "/sdapi/", "/controlnet/"
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Default of Retry-After, for errors that end at an unknown time.
 _RETRY_AFTER_S = 5
@@ -87,16 +87,20 @@ def install(app: FastAPI) -> None:
 
 
 def router() -> APIRouter:
-    """Return the routes that answer 404 for unknown paths under /v1 and /sdapi."""
+    """Return the routes that answer 404 for unknown paths of the APIs."""
     routes = APIRouter()
 
     @routes.api_route("/v1/{path:path}", methods=_METHODS, include_in_schema=False)
     async def nothing(path: str) -> None:
         raise HTTPException(404)
 
-    @routes.api_route(A1111_PATH + "{path:path}", methods=_METHODS, include_in_schema=False)
     async def nothing_there(path: str) -> JSONResponse:
         return JSONResponse({"detail": "Not Found"}, 404)
+
+    for root in A1111_PATHS:
+        routes.api_route(root + "{path:path}", methods=_METHODS, include_in_schema=False)(
+            nothing_there
+        )
 
     return routes
 
@@ -127,7 +131,7 @@ def status_of(error: RequestError, scope: Scope) -> tuple[int, dict[str, str]]:
     if status in (429, 503):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s or _RETRY_AFTER_S)))
     if status == 401:
-        headers["WWW-Authenticate"] = "Basic" if scope["path"].startswith(A1111_PATH) else "Bearer"
+        headers["WWW-Authenticate"] = "Basic" if scope["path"].startswith(A1111_PATHS) else "Bearer"
     return status, headers
 
 

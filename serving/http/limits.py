@@ -20,6 +20,7 @@ from serving.requests.workers import once_per_loop
 UPLOAD_PATH = "/gradio_api/upload"
 # The path of Gradio's own MCP server, which this one replaces; clients of Gradio look for it there.
 MCP_PATH = "/gradio_api/mcp"
+CONTROL_MAP_PATH = "/controls/map"  # of the page
 BODY_WITHIN_S = 20.0  # for a body to arrive
 MAX_BODY_BYTES = 2**20
 MAX_PICTURE_BODY_BYTES = 2**25  # of a call that may have pictures to start from
@@ -29,11 +30,14 @@ PICTURE_PATHS = (
     "/v1/generate",
     "/v1/images/edits",
     "/v1/images/variations",
+    "/sdapi/v1/txt2img",
     "/sdapi/v1/img2img",
     "/sdapi/v1/png-info",
     "/sdapi/v1/extra-single-image",
     "/sdapi/v1/extra-batch-images",
+    "/controlnet/detect",
     MCP_PATH,
+    CONTROL_MAP_PATH,
 )
 MAX_PAGE_BODY_BYTES = 2**18  # of a call by the page's own API
 MAX_UPLOAD_BYTES = 2**24  # of a picture whose settings are to be read
@@ -204,5 +208,5 @@ def _most_bytes(path: str) -> int:
         return MAX_UPLOAD_BYTES
     if path.rstrip("/") in PICTURE_PATHS:
         return MAX_PICTURE_BODY_BYTES
-    apis = "/v1/", errors.A1111_PATH, MCP_PATH
+    apis = "/v1/", *errors.A1111_PATHS, MCP_PATH
     return MAX_BODY_BYTES if path.startswith(apis) else MAX_PAGE_BODY_BYTES

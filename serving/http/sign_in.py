@@ -23,7 +23,7 @@ ENTRANCE = SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 OPEN = re.compile(
     rf"""/(healthz | readyz | metrics | favicon\.ico | manifest\.json | pwa_icon | robots\.txt)
     | /(queue/status | internal/ping)
-    | /(v1 | sdapi | assets | static | scripts)/.+ | /gradio\.js | {MCP_PATH}/?""",
+    | /(v1 | sdapi | controlnet | assets | static | scripts)/.+ | /gradio\.js | {MCP_PATH}/?""",
     re.VERBOSE,
 )
 # Attempts to sign in per minute, and those that are being checked or wait for that, one at a time:

@@ -9,9 +9,17 @@ Also as there, a number may be a text, a text a number, and a fraction stands fo
 from math import isfinite
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from pipeline.text.controls import MAX_CONTROLS, MAX_SCALE
 from serving.generator import MAX_CHARACTERS
 from serving.http.bodies import File, Lenient
 
@@ -206,3 +214,80 @@ class ExtrasBody(_Body):
     """A picture, or several, to enlarge."""
 
     upscaler_1: _Name | None = "None"
+
+
+# Other names of fields of a unit.
+_ALIASES = {"guidance": "guidance_end", "input_image": "image", "mask_image": "mask"}
+_ABSENT = (None, "")
+# Values of further fields of a unit that change nothing.
+UNIT_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "advanced_weighting": ([],),
+    "batch_images": ("", []),
+    "effective_region_mask": ("",),
+    "enabled": (True, "true", "True"),
+    "hr_option": ("Both",),
+    "inpaint_crop_input_image": (True, False),
+    "input_mode": ("simple",),
+    "is_ui": (True, False),
+    "loopback": (False,),
+    "low_vram": (True, False),
+    "lowvram": (True, False),
+    "save_detected_map": (True, False),
+}
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class UnitBody(_Body):
+    """A unit of AUTOMATIC1111's ControlNet extension: a picture to follow, and how."""
+
+    neutral = UNIT_NEUTRAL
+
+    module: _Name | None = None
+    model: _Name | None = None
+    weight: Annotated[float, Field(ge=0, le=MAX_SCALE)] | None = None
+    image: _OneFile = Field(None, repr=False)
+    mask: _OneFile = Field(None, repr=False)
+    resize_mode: _Name | None = None
+    processor_res: _Whole | None = None
+    threshold_a: float | None = None
+    threshold_b: float | None = None
+    guidance_start: _Share | None = None
+    guidance_end: _Share | None = None
+    pixel_perfect: bool | None = None
+    control_mode: _Name | None = None
+    union_control_type: _Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled_alike(cls, values: Any) -> Any:
+        """Return the fields under one name each, and the picture and its mask apart."""
+        if not isinstance(values, dict):
+            return values
+        plain = dict(values)
+        for alias, name in _ALIASES.items():
+            value = plain.pop(alias, None)
+            if plain.get(name) in _ABSENT:
+                plain[name] = value
+        match plain["image"]:
+            case [dict(image)] | dict(image):
+                plain |= {"image": image.get("image"), "mask": image.get("mask") or plain["mask"]}
+            case [image, mask]:
+                plain |= {"image": image, "mask": mask}
+        return plain
+
+
+class DetectBody(_Body):
+    """Pictures of which the ControlNet extension makes maps."""
+
+    controlnet_module: _Name | None = None
+    controlnet_input_images: Annotated[list[File], Field(max_length=MAX_CONTROLS)] | None = Field(
+        None,
+        repr=False,
+        validation_alias=AliasChoices("controlnet_input_images", "controlnet_images"),
+    )
+    controlnet_masks: Annotated[list[File], Field(max_length=MAX_CONTROLS)] | None = Field(
+        None, repr=False
+    )
+    controlnet_processor_res: _Whole | None = None
+    controlnet_threshold_a: float | None = None
+    controlnet_threshold_b: float | None = None

@@ -20,22 +20,27 @@ def title(name: str, known_digests: Mapping[str, str]) -> str:
 
 
 def find(text: str, facts: Facts) -> str | None:
-    """Return the name of the model that a text means; None if it means none.
+    """Return the name of the model that a text means; None if it means none."""
+    known_digests = facts.hashes
+    return match(text, {name: known_digests.get(name, "") for name in facts.model_names})
+
+
+def match(text: str, digests: Mapping[str, str]) -> str | None:
+    """Return the name that a text means, of names with the digests of their files, or "".
 
     It may be a title, a name, a file's name, a hash, or a part of a name. Of several names that
     have the part, the shortest is meant.
     """
     if len(text) > MAX_TITLE:
         return None
-    folded, known_digests = text.casefold().strip(), facts.hashes
+    folded = text.casefold().strip()
     bare = _ENDING.sub("", folded)
-    for name in facts.model_names:
-        digest = known_digests.get(name, "")
+    for name, digest in digests.items():
         hashes = {digest, digest[:HASH_LENGTH]}
         names = {name.casefold(), name.rpartition("/")[2].casefold()} | hashes
         if {folded, bare} & names - {""}:
             return name
-    parts = (name for name in facts.model_names if bare and bare in name.casefold())
+    parts = (name for name in digests if bare and bare in name.casefold())
     return min(parts, key=len, default=None)
 
 

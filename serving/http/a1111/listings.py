@@ -9,6 +9,7 @@ from pipeline.facts import Facts
 from pipeline.images import metadata
 from pipeline.schedulers.names import SAMPLERS
 from serving.http.a1111 import checkpoints
+from serving.http.a1111.controlnet import SCRIPT, controls_of
 from serving.http.a1111.faults import PythonError
 from serving.http.a1111.requests import AUTOMATIC, LABELS, SGM_UNIFORM
 
@@ -28,7 +29,6 @@ FIXED: dict[str, Any] = {
     "prompt-styles": [],
     "realesrgan-models": [],
     "script-info": [],
-    "scripts": {"txt2img": [], "img2img": []},
     "sd-modules": [],
     "upscalers": [],
 }
@@ -111,6 +111,12 @@ def embeddings(facts: Facts) -> dict[str, Any]:
 def _described(words: tuple[str, ...]) -> dict[str, Any]:
     """Return trigger words in the form of the counts that training tools write."""
     return {"ss_tag_frequency": {"trigger words": dict.fromkeys(words, 1)}} if words else {}
+
+
+def scripts(facts: Facts) -> dict[str, list[str]]:
+    """Return the scripts that calls can name, by which clients find the ControlNet extension."""
+    names = [SCRIPT] if controls_of(facts) else []
+    return {"txt2img": names, "img2img": names}
 
 
 def options(facts: Facts, model: str) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from pipeline.schedulers.names import (
     nearest_scheduler,
 )
 from pipeline.setting_kinds import Seed
+from pipeline.text.controls import format_controls
 from pipeline.text.loras import drop_tags, take_tags
 from pipeline.text.prompt_syntax import A1111, without_comments
 from serving.generator import Request, new_id
-from serving.http.a1111 import bodies, checkpoints
+from serving.http.a1111 import bodies, checkpoints, controlnet
 from serving.http.a1111.bodies import DrawBody, Img2ImgBody, Txt2ImgBody
 from serving.http.calls import drawn_size
-from serving.requests.inputs import Input, Size
+from serving.requests.inputs import ControlFiles, Input, Size
 
 AUTOMATIC = "automatic"
 # The sigma schedules that AUTOMATIC1111 chooses for a sampler; the others have their own.
@@ -82,6 +83,8 @@ class Asked:
         size: width and height that the files get; None for those of the request.
         ignored: names of the parameters whose values change nothing here.
         replaced: what is used in place of a value that cannot be, by the name of the parameter.
+        followed: the pictures of the request's controls, which it has not yet; None for those that
+            follow the picture to start from.
     """
 
     request: Request
@@ -92,6 +95,7 @@ class Asked:
     size: Size | None = None
     ignored: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
+    followed: tuple[ControlFiles | None, ...] = ()
 
     @property
     def model(self) -> Facts:
@@ -100,7 +104,9 @@ class Asked:
 
 
 def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address: str) -> Asked:
-    """Return what a body asks for, without its pictures.
+    """Return what a body asks for, without its pictures to start from.
+
+    The body does not keep its scripts, which have the pictures to follow.
 
     Args:
         body: the body.
@@ -110,16 +116,22 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
         address: network address of the visitor.
 
     Raises:
-        HTTPException: if it names a script or a format that is not here.
+        HTTPException: if it names a script, a network or a format that is not here.
+        RequestValidationError: if a script has a wrong value.
         RequestError: if its size is too small or too large.
     """
-    _refuse_scripts(body)
+    if body.script_name:
+        raise HTTPException(422, f"Script '{body.script_name}' not found")
     override = dict(body.override_settings or {})
     output = _format(override.pop("samples_format", "png"))
     quality = _quality(override.pop("jpeg_quality", metadata.QUALITY))
     of_model, ignored = _of_model(body, override, facts, model)
     all_facts, facts = facts, facts.for_known(of_model["model"])
     eta = override.pop("eta_ddim", None) if body.eta is None else body.eta
+    scripts, body.alwayson_scripts = body.alwayson_scripts or {}, {}
+    has_image = isinstance(body, Img2ImgBody)
+    controls, ignored_fields = controlnet.read_units(scripts, facts, has_image=has_image)
+    ignored += ignored_fields
     # Clients send the settings of a second run whether they want one or not.
     has_second_run = getattr(body, "enable_hr", False)
     ignored += [name for name in body.ignored if has_second_run or not name.startswith("hr_")]
@@ -128,7 +140,7 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
     values = {name: setting.absent_value() for name, setting in SETTINGS.items()}
     settings = {name: getattr(body, field) for field, name in bodies.SETTINGS.items()}
     values |= {name: value for name, value in settings.items() if not _is_absent(name, value)}
-    values["prompt_syntax"] = A1111
+    values |= {"prompt_syntax": A1111, "controls": format_controls(controls)}
     # Without its tags, a prompt may be short enough.
     prompt, values["loras"] = take_tags(without_comments(body.prompt or ""), facts.lora_names)
     values["prompt"], tags = drop_tags(prompt)
@@ -151,7 +163,15 @@ def asked_of(body: DrawBody, facts: Facts, model: str, *, visitor: str, address:
     )
     replaced |= replaced_sizes
     return Asked(
-        request, all_facts, body.images, output, quality, file_size, tuple(ignored), replaced
+        request,
+        all_facts,
+        body.images,
+        output,
+        quality,
+        file_size,
+        tuple(ignored),
+        replaced,
+        tuple(control.image for control in controls),
     )
 
 
@@ -181,8 +201,9 @@ def inputs_of(body: Img2ImgBody, asked: Asked) -> tuple[list[Input], dict[str, A
             any_mask=True,
             frame=_FRAMES[body.resize_mode or 0],
             shape=asked.size,
+            followed=() if i else asked.followed,  # of all pictures
         )
-        for file in files
+        for i, file in enumerate(files)
     ]
     ignored = ["inpainting_fill"] if mask and fill not in (_FILL, _ORIGINAL) else []
     return (
@@ -231,13 +252,6 @@ def _of_model(
     elif clip_skip not in (None, 0, 1):
         ignored.append(name)
     return settings, ignored
-
-
-def _refuse_scripts(body: DrawBody) -> None:
-    if body.script_name:
-        raise HTTPException(422, f"Script '{body.script_name}' not found")
-    for name in body.alwayson_scripts or ():
-        raise HTTPException(422, f"always on script {name} not found")
 
 
 def _format(name: Any) -> Literal["png", "jpeg", "webp"]:

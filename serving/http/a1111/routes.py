@@ -18,8 +18,15 @@ from pydantic import RootModel
 from pipeline.facts import Facts
 from serving.generator import Error, Generator, Image, Pause, Request
 from serving.http import bodies
-from serving.http.a1111 import answers, listings
-from serving.http.a1111.bodies import DrawBody, ExtrasBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
+from serving.http.a1111 import answers, controlnet, listings
+from serving.http.a1111.bodies import (
+    DetectBody,
+    DrawBody,
+    ExtrasBody,
+    Img2ImgBody,
+    PngInfoBody,
+    Txt2ImgBody,
+)
 from serving.http.a1111.checkpoints import Choices
 from serving.http.a1111.faults import A1111Route, PythonError
 from serving.http.a1111.jobs import Job, Jobs
@@ -43,6 +50,7 @@ _LISTS: dict[str, Callable[[Facts], Any]] = {
     "loras": listings.loras,
     "samplers": listings.samplers,
     "schedulers": listings.schedulers,
+    "scripts": listings.scripts,
     "sd-models": listings.sd_models,
     "sd-vae": listings.sd_vaes,
 }
@@ -57,8 +65,7 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
 
     @routes.post("/txt2img")
     async def txt2img(sender: HttpRequest) -> JSONResponse:
-        body = await bodies.read(sender, Txt2ImgBody)
-        return JSONResponse(await calls.txt2img(body, sender))
+        return JSONResponse(await calls.txt2img(sender))
 
     @routes.post("/img2img")
     async def img2img(sender: HttpRequest) -> JSONResponse:
@@ -119,7 +126,27 @@ def router(generator: Generator, keys: ApiKeys) -> APIRouter:
     for name, answer in listings.UNNEEDED.items():
         routes.post(f"/{name}")(_answering(partial(lambda answer: answer, answer)))
     of_page.include_router(routes)
+    of_page.include_router(_of_controlnet(generator))
     return of_page
+
+
+def _of_controlnet(generator: Generator) -> APIRouter:
+    """Build the routes of the ControlNet extension."""
+    routes = APIRouter(prefix="/controlnet", route_class=A1111Route, include_in_schema=False)
+
+    @routes.api_route("/module_list", methods=["GET", "HEAD"])
+    async def module_list(alias_names: bool = False) -> JSONResponse:
+        return JSONResponse(controlnet.modules(alias_names))
+
+    @routes.post("/detect")
+    async def detect(sender: HttpRequest) -> JSONResponse:
+        async with bodies.received(sender, DetectBody) as body:
+            work = controlnet.detect(body, address_of(sender))
+            return JSONResponse(await while_connected(sender, work))
+
+    for name, listed in controlnet.LISTS.items():
+        _get(routes, f"/{name}", lambda listed=listed: listed(generator.facts))
+    return routes
 
 
 def _get(routes: APIRouter, path: str, content: Callable[[], Any]) -> None:
@@ -145,9 +172,13 @@ class DrawCalls:
         self.jobs = Jobs(generator)
         self.models = Choices()
 
-    async def txt2img(self, body: DrawBody, sender: HttpRequest) -> dict[str, Any]:
+    async def txt2img(self, sender: HttpRequest) -> dict[str, Any]:
         """Draw pictures from a prompt, and return the answer."""
-        asked = self._asked(body, sender)
+        async with bodies.received(sender, Txt2ImgBody) as body:
+            asked = await self._asked(body, sender)
+            files = Input(followed=asked.followed)
+            opening = inputs.shared().added(asked.request, files, asked.facts)
+            asked = replace(asked, request=await while_connected(sender, opening), followed=())
         parts = list(parts_of(asked.request, asked.images, asked.model.images_per_request))
         return await while_connected(sender, self._answered("txt2img", body, asked, parts, sender))
 
@@ -155,11 +186,12 @@ class DrawCalls:
         """Draw pictures from other ones, and return the answer."""
         with body_of(sender) as kept:
             body = await bodies.parse(sender, kept, Img2ImgBody)
-            asked = self._asked(body, sender)
+            asked = await self._asked(body, sender)
             files, settings, ignored = inputs_of(body, asked)
             # With padding, the pictures have the sizes of those that they start from.
             size = asked.size if settings["padding"] is None else None
-            asked = replace(asked, size=size, ignored=(*asked.ignored, *ignored))
+            ignored = *asked.ignored, *ignored
+            asked = replace(asked, size=size, ignored=ignored, followed=())
             request = replace(asked.request, **settings)
             requests = await while_connected(sender, _opened(request, files, asked, kept))
             if len(requests) == 1:
@@ -170,10 +202,22 @@ class DrawCalls:
             drawing = self._answered("img2img", body, asked, parts, sender)
             return await while_connected(sender, drawing)
 
-    def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
-        facts, visitor = self._generator.facts, self._keys.visitor(sender)
+    async def _asked(self, body: DrawBody, sender: HttpRequest) -> Asked:
+        """Return what a body asks for, see `asked_of`.
+
+        Raises:
+            RequestError: if it is refused, or too many are being read.
+        """
+        facts, visitor, address = (
+            self._generator.facts,
+            self._keys.visitor(sender),
+            address_of(sender),
+        )
         model = self.models.of(visitor, facts)
-        asked = asked_of(body, facts, model, visitor=visitor, address=address_of(sender))
+        work = partial(asked_of, body, facts, model, visitor=visitor, address=address)
+        # Scripts have pictures in base64, which take long to decode.
+        has_scripts = bool(body.alwayson_scripts)
+        asked = await readers.of_bodies().run(address, work) if has_scripts else work()
         if body.override_settings_restore_afterwards is False:
             self.models.add(visitor, asked.request.model)
         return asked
@@ -245,6 +289,7 @@ async def _opened(
     requests: list[Request] = []
     while files:
         requests.append(await inputs.shared().added(request, files.pop(0), asked.facts))
+        request = replace(request, followed=requests[0].followed)
         bytes_left = sum(len(file.image or b"") for file in files)
         kept.count(bytes_left + sum(part.input_bytes for part in requests))
     return requests

@@ -710,11 +710,12 @@ def test_other_refusals_keep_their_status():
 
 
 def test_large_bodies(site: Site):
-    answer = post(site, "txt2img", {"prompt": "x" * 2**20})
+    answer = post(site, "options", {"samples_format": "x" * 2**20})
     assert answer.status_code == 413
     assert "1024 KiB" in answer.json()["detail"]
     picture = {"infotext": "x" * 2**21, "init_images": []}
     assert post(site, "img2img", picture).status_code == 404
+    assert post(site, "txt2img", {"infotext": "x" * 2**21}).status_code == 422  # it is blank
 
 
 # --- who may use it ---

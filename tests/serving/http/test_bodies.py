@@ -107,13 +107,13 @@ def test_the_error_of_a_body_says_why_it_is_no_json(site: Site, value: bytes, sa
 
 def test_a_large_body_is_parsed_beside_the_event_loop(site: Site, monkeypatch: pytest.MonkeyPatch):
     threads: list[threading.Thread] = []
-    validated = bodies._validated
+    validated = bodies.validated
 
     def noted(kind: type[BaseModel], values: Any) -> BaseModel:
         threads.append(threading.current_thread())
         return validated(kind, values)
 
-    monkeypatch.setattr(bodies, "_validated", noted)
+    monkeypatch.setattr(bodies, "validated", noted)
     for size in (1, 2**20):
         send(site, "/v1/generate", b'{"image": "' + b"A" * size + b'"}')
     assert [thread is site.thread for thread in threads] == [True, False]
