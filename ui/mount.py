@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from serving.generator import Generator
 from serving.http.auth import ApiKeys
 from serving.http.limits import MAX_UPLOAD_BYTES
-from ui import i18n, live, looks, scripts, theme
+from ui import controls, i18n, live, looks, scripts, theme
 from ui.gradio_compat import component, sessions
 from ui.gradio_compat.guard import guard
 from ui.gradio_compat.languages import in_every_language
@@ -65,6 +65,7 @@ def mount(
     downloads.connect(app)
     following.connect(app, generator)
     live.connect(app, generator)
+    controls.connect(app, generator)
     scripts.connect(app)
     for samples in (sample_pictures.STYLES, sample_pictures.EXAMPLES):
         samples.connect(app, kind_of(generator.facts))

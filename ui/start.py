@@ -28,7 +28,11 @@ from ui import i18n, scripts
 from ui.gradio_compat import uploads
 
 # Settings whose components are made here, and the ids of their elements.
-FIELDS = {"strength": "start-strength", "padding": "start-padding"}
+FIELDS = {
+    "strength": "start-strength",
+    "padding": "start-padding",
+    "controls": "start-controls",
+}
 ELEMENTS = {**FIELDS, "image": "start", "mask": "start"}
 # Pixels around the marked part, unless the visitor chooses another number.
 _PADDING = 32

@@ -45,7 +45,7 @@ def test_every_import_is_served_and_every_module_is_needed(client: TestClient):
                 needed.append(found)
     tools = {address for address in imported if "/start/" in address}
     assert imported - tools == set(scripts.MODULES)
-    assert len(tools) == 5
+    assert len(tools) == 7
     styles = client.get(f"/{scripts.MAIN}".replace("main.js", "start/tools.css"))
     assert styles.headers["content-type"].startswith("text/css")
 

@@ -10,6 +10,7 @@ import gradio as gr
 import pytest
 from PIL import Image
 
+from pipeline.facts import ControlFacts
 from pipeline.images.metadata import Settings
 from pipeline.request import STRENGTH
 from serving.generator import Error, ErrorKind, Request, RequestError
@@ -27,7 +28,7 @@ from ui.samples.styles import styles_for
 from ui.start import Start
 from ui.wiring import Updates
 
-HERE = replace(MODEL, more_sizes=((384, 256),))
+HERE = replace(MODEL, more_sizes=((384, 256),), controls=(ControlFacts("canny", "0" * 8),))
 GONE = i18n.translate(Message(Code.INPUT_GONE))
 
 
@@ -69,8 +70,9 @@ def asked(payload: object, **changes: Any) -> Request:
 
 
 def test_a_request_has_the_picture_and_its_files_are_deleted(uploads: Path):
-    request = asked(sent(uploads), prompt="", padding=16)
+    request = asked(sent(uploads), prompt="", padding=16, controls="canny:scale=0.50")
     assert (request.prompt, request.strength, request.padding) == ("", 0.9, None)
+    assert request.controls == "canny:scale=0.5"
     assert request.image
     assert Image.open(BytesIO(request.image)).size == (384, 256)
     assert request.mask is None
@@ -91,8 +93,9 @@ def test_fields_are_used_with_a_mask_alone(uploads: Path):
 
 @pytest.mark.parametrize("nothing", [None, "", {}, [], {"image": None}])
 def test_without_a_picture_its_settings_are_not_sent(nothing: object):
-    request = asked(nothing, strength=0.25, padding=16)
+    request = asked(nothing, strength=0.25, padding=16, controls="canny")
     assert (request.image, request.strength, request.padding) == (None, None, None)
+    assert request.controls == ""
 
 
 @pytest.mark.parametrize(
@@ -207,11 +210,11 @@ def test_a_finished_picture_is_drawn_again_in_a_larger_size():
     enlarged(stand_in, [picture], picture.key)
     enlarged(
         stand_in,
-        [replace(picture, settings=replace(picture.settings, enlarge="512x512"))],
+        [replace(picture, settings=replace(picture.settings, enlarge="512x512", controls="canny"))],
         picture.key,
     )
     request, larger = stand_in.asked
-    assert (larger.size, larger.enlarge) == ((1024, 1024), "")
+    assert (larger.size, larger.enlarge, larger.controls) == ((1024, 1024), "", "")
     assert (request.size, request.images, request.strength) == ((512, 512), 1, 0.35)
     assert request.seed == picture.settings.seed
     assert request.image is not None

@@ -177,7 +177,12 @@ class Drawing:
             return None
         fields, _ = settings.as_fields(picture.settings, model, picture.typed)
         enlarged = fields._replace(
-            size=size_of(size, model), images=1, strength=None, enlarge="", randomise=False
+            size=size_of(size, model),
+            images=1,
+            strength=None,
+            controls="",  # the finished picture is no depth map
+            enlarge="",
+            randomise=False,
         )
         return Asked(enlarged, start_picture)
 
@@ -465,7 +470,7 @@ def embeds(call: Call) -> bool:
 def _fitting(fields: Fields, start_picture: Start | None) -> Fields:
     """Return the fields without the settings of a picture that is not there."""
     if start_picture is None:
-        return fields._replace(strength=None, padding=None)
+        return fields._replace(strength=None, padding=None, controls="")
     strength = start_picture.strength if fields.strength is None else fields.strength
     padding = None if start_picture.mask is None else fields.padding
     return fields._replace(strength=strength, padding=padding)

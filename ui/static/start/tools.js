@@ -4,6 +4,7 @@ import { fetchOnceBack } from "../../gradio_compat/network.js";
 import { hasMask, partOf, read, sizeOf, toImage, toMask, toText, toThumbnail } from "./canvas.js";
 import { watchOpened } from "./compare.js";
 import { SIDES, makeEditor } from "./editor.js";
+import { makeFollow } from "./follow.js";
 import { Marks } from "./marks.js";
 
 const MOST_HELD = 12; // pictures of earlier requests
@@ -18,7 +19,7 @@ export const begin = async (app, place) => {
   const { limits } = texts;
   const held = new Map(); // pictures of requests, as they were sent, by their ids
   // { picture, marks, sides }; `sent` once it was sent without changes since, `text` once it was kept;
-  // `image` and `mask` are promises of its files
+  // `image` and `mask` are promises of its files; `former` is the strength before it was followed
   let state = null;
 
   const styles = make("link", { rel: "stylesheet", href: new URL("tools.css", import.meta.url).href });
@@ -56,10 +57,11 @@ export const begin = async (app, place) => {
   const [slider, only, padding] = [
     "#start-strength input", ".masked [type=checkbox]", "#start-padding input"].map(find);
 
+  const radios = () => [...page.querySelectorAll("#size input")];
+  const chosenSize = () => radios().find(({ checked }) => checked)?.value ?? "";
   const sizes = () => {
-    const radios = [...page.querySelectorAll("#size input")];
-    const chosen = radios.find(({ checked }) => checked)?.value;
-    const all = [limits.size, ...radios.map(({ value }) => value).filter(Boolean)];
+    const chosen = chosenSize();
+    const all = [limits.size, ...radios().map(({ value }) => value).filter(Boolean)];
     return (chosen ? [chosen] : all).map((size) => size.split("x").map(Number));
   };
   // The part that is not cut off; null for all of it.
@@ -90,6 +92,33 @@ export const begin = async (app, place) => {
       if (document.activeElement !== input) input.value = state.sides[name];
     }
   };
+  // Pictures that follow this one are drawn from scratch, unless the visitor moves the strength.
+  const unfollow = (former = "") => {
+    set("controls", "");
+    if (strength() === 1) set("strength", former);
+  };
+  const setFollowed = (text) => {
+    if (text === "") {
+      unfollow(state.former);
+    } else {
+      const isFirst = get("controls") === "";
+      if (isFirst) state.former = get("strength");
+      set("controls", text);
+      if (isFirst) set("strength", 1);
+    }
+    settle();
+  };
+  const follow = makeFollow(app, find("#start-strength"), {
+    get: () => get("controls"),
+    set: setFollowed,
+    about: () => ({
+      file: () => (state.image ??= toImage(state)),
+      size: chosenSize(),
+      model: page.relay.kept.draft?.model ?? "",
+      depends: [state.picture, JSON.stringify(state.sides), chosenSize()],
+      isRedrawn: !hasMask(state) && strength() === 1,
+    }),
+  });
   // Settings that were found in the picture: the panel that has them all is closed.
   const settingsOfPicture = () => page.querySelector("#restored [data-of-picture]");
   const showOffer = () => {
@@ -113,7 +142,7 @@ export const begin = async (app, place) => {
   const showChip = (isNew) => {
     ask.toggleAttribute("data-start", Boolean(state));
     ask.toggleAttribute("data-masked", Boolean(state && hasMask(state)));
-    chip.title = state ? `${texts.strength} ${slider.value} %` : "";
+    chip.title = state ? [`${texts.strength} ${slider.value} %`, follow.label()].filter(Boolean).join(" · ") : "";
     page.querySelector("#free-picture").ariaLabel = texts.remove_picture;
     app.store.dispatch("start", { hasStart: Boolean(state), isNew });
     chip.ariaPressed = state && String(app.store.state.editing);
@@ -124,6 +153,7 @@ export const begin = async (app, place) => {
       editor.show(state, part);
       showNote(part);
       showSettings();
+      follow.show();
     }
     showChip(isNew);
   };
@@ -134,9 +164,9 @@ export const begin = async (app, place) => {
     const now = state;
     if (now) now.text ??= await toText(now.picture);
     if (now !== state) return;
-    const { text, marks, sides, sent } = now ?? {};
+    const { text, marks, sides, sent, former } = now ?? {};
     const { editing } = app.store.state;
-    page.relay.keep("started", now && JSON.stringify({ text, steps: marks.steps, sides, sent, editing }));
+    page.relay.keep("started", now && JSON.stringify({ text, steps: marks.steps, sides, sent, former, editing }));
   };
   const files = (of) => {
     of.image ??= toImage(of);
@@ -178,7 +208,7 @@ export const begin = async (app, place) => {
   let exchanged = null;
   const exchange = (next) => {
     const { before, editing } = app.store.state;
-    exchanged = { before, editing, state };
+    exchanged = { before, editing, state, strength: get("strength"), controls: get("controls") };
     state = next;
     changed();
   };
@@ -186,6 +216,7 @@ export const begin = async (app, place) => {
     if (exchanged?.before !== app.store.state.before) return;
     const { editing } = exchanged;
     ({ state } = exchanged);
+    for (const name of ["controls", "strength"]) set(name, exchanged[name]);
     exchanged = null;
     changed(editing);
   };
@@ -196,7 +227,9 @@ export const begin = async (app, place) => {
   };
   const remove = () => {
     app.store.dispatch("taking", { fields: {} });
+    const { former } = state;
     free();
+    if (get("controls")) unfollow(former);
     const line = { kind: "taken", text: texts.removed };
     if (!app.store.state.running) app.store.dispatch("told", { line });
   };
@@ -228,7 +261,10 @@ export const begin = async (app, place) => {
     const hadFocus = editor.element.contains(document.activeElement);
     editor.element.hidden = !editing;
     chip.ariaPressed = state && String(editing);
-    if (editing) reveal(editor.element);
+    if (editing) {
+      reveal(editor.element);
+      follow.load();
+    }
     // What was pressed may be gone with the gallery.
     if (editing && !document.activeElement.checkVisibility()) editor.element.focus({ preventScroll: true });
     if (!editing && hadFocus) chip.focus({ preventScroll: true });
@@ -282,11 +318,11 @@ export const begin = async (app, place) => {
   };
   const restore = async (kept) => {
     try {
-      const { text, steps, sides, sent, editing } = JSON.parse(kept);
+      const { text, steps, sides, sent, former, editing } = JSON.parse(kept);
       const image = Object.assign(new Image(), { src: text });
       await image.decode();
       const picture = await read(image, limits.opened);
-      state = { ...begun(picture, steps, sides), text };
+      state = { ...begun(picture, steps, sides), text, former };
       if (sent) await hold(state, sent);
       closePanel(); // it is open from the start if the model needs a picture
       update(editing && !app.store.state.running);
