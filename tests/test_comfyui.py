@@ -19,7 +19,7 @@ from tests.web import Site, raw_server, serve, wait_until
 
 FOLDER = Path(__file__).parents[1] / "examples" / "comfyui"
 # ComfyUI's own types of connections, and the options of widgets (comfy_types/node_typing.py).
-TYPES = {"STRING", "INT", "FLOAT", "IMAGE", "MASK", "SDXL_SERVER_LORAS"}
+TYPES = {"STRING", "INT", "FLOAT", "IMAGE", "MASK", "SDXL_SERVER_LORAS", "SDXL_SERVER_CONTROLS"}
 OPTIONS = {"default", "min", "max", "step", "multiline", "control_after_generate"}
 
 
@@ -146,6 +146,17 @@ def test_loras(nodes: ModuleType, comfy: ModuleType, site: Site):
     assert loras == {"pixel": 0.8, "other": -0.5}
     with pytest.raises(RuntimeError, match="loras names other, which is not in the server's"):
         draw(nodes, site.url, loras=loras)
+
+
+def test_controls(nodes: ModuleType, comfy: ModuleType, site: Site):
+    add = nodes.NODE_CLASS_MAPPINGS["AddServerControl"]().add
+    image = Tensor(np.stack([grey(0.2), grey(0.4)]))
+    (controls,) = add("canny", image, "canny", 0.5, 0.0, 1.0)
+    (controls,) = add("union", image, "none", 1.0, 0.25, 0.5, "depth", controls)
+    assert [control["name"] for control in controls] == ["canny", "union"]
+    assert (controls[1]["type"], controls[1]["start"], controls[1]["end"]) == ("depth", 0.25, 0.5)
+    with pytest.raises(RuntimeError, match="canny"):  # the server has none
+        draw(nodes, site.url, controls=controls)
 
 
 def test_a_model_that_is_not_there(nodes: ModuleType, comfy: ModuleType, site: Site):

@@ -16,6 +16,7 @@ from . import client
 
 CATEGORY = "SDXL server"
 LORAS = "SDXL_SERVER_LORAS"  # the type of connections that carry names and weights of LoRAs
+CONTROLS = "SDXL_SERVER_CONTROLS"  # the same of pictures to follow
 KEY_VARIABLE = "SDXL_SERVER_KEY"
 MAX_SEED = 2**32 - 1
 
@@ -44,6 +45,54 @@ class AddServerLora:
     ) -> tuple[dict[str, float]]:
         """Return the LoRAs with one more."""
         return ({**(loras or {}), name: weight},)
+
+
+class AddServerControl:
+    """A picture to follow through a ControlNet of the server, beside those of further nodes."""
+
+    CATEGORY = CATEGORY
+    RETURN_TYPES = (CONTROLS,)
+    RETURN_NAMES = ("controls",)
+    FUNCTION = "add"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:  # noqa: N802  # ComfyUI's name
+        """Describe the inputs, as ComfyUI asks for them."""
+        share = {"min": 0.0, "max": 1.0, "step": 0.01}
+        return {
+            "required": {
+                "name": ("STRING", {"default": ""}),
+                "image": ("IMAGE", {}),
+                "preprocessor": ("STRING", {"default": "none"}),
+                "scale": ("FLOAT", {"default": 1.0, "min": 0.0, "max": 2.0, "step": 0.05}),
+                "start": ("FLOAT", {"default": 0.0, **share}),
+                "end": ("FLOAT", {"default": 1.0, **share}),
+            },
+            "optional": {"type": ("STRING", {"default": ""}), "controls": (CONTROLS, {})},
+        }
+
+    def add(
+        self,
+        name: str,
+        image: Any,
+        preprocessor: str,
+        scale: float,
+        start: float,
+        end: float,
+        type: str = "",  # noqa: A002  # the server's name
+        controls: list[dict[str, Any]] | None = None,
+    ) -> tuple[list[dict[str, Any]]]:
+        """Return the controls with one more, which follows the first picture of a batch."""
+        control = {
+            "name": name,
+            "image": _encoded(_picture(image.cpu().numpy()[0])),
+            "preprocessor": preprocessor,
+            "scale": scale,
+            "start": start,
+            "end": end,
+            "type": type,
+        }
+        return ([*(controls or ()), control],)
 
 
 class DrawOnServer:
@@ -80,6 +129,7 @@ class DrawOnServer:
                 "mask": ("MASK", {}),
                 "strength": ("FLOAT", {"default": 0.8, "min": 0.01, "max": 1.0, "step": 0.01}),
                 "model": ("STRING", {"default": ""}),
+                "controls": (CONTROLS, {}),
             },
         }
 
@@ -99,6 +149,7 @@ class DrawOnServer:
         mask: Any = None,
         strength: float = 0.8,
         model: str = "",
+        controls: list[dict[str, Any]] | None = None,
     ) -> tuple[Any]:
         """Return the pictures; each of several pictures to start from has its own.
 
@@ -120,6 +171,7 @@ class DrawOnServer:
             "guidance_scale": guidance_scale or None,
             "loras": loras or None,
             "model": model or None,
+            "controls": controls or None,
             "previews": True,
         }
         starts = [{}] if image is None else started_from(image, mask, strength)
