@@ -31,6 +31,7 @@ def read_arguments(program: str) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="after one to warm up")
     parser.add_argument("--profile", type=Path, help="a folder for the profile of a request")
     parser.add_argument("--fidelity", action="store_true", help="compare with float32")
+    parser.add_argument("--control", action="store_true", help="measure a ControlNet's steps too")
     parser.add_argument("--cache", type=Path, help="a folder for compiled programs")
     return parser.parse_args()
 

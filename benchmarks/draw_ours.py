@@ -8,6 +8,7 @@ float32, from the same latents and weights, and compares them.
 
 import time
 from argparse import Namespace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import draw_job, gpu_profile
+from benchmarks.full_size import controlnet_of
 from benchmarks.random_weights import fill
 from pipeline.families import read_config
 from pipeline.families.family import Config
+from pipeline.families.latent_unet import CONTROL
 from pipeline.kernels.matmul_conv import dot_general
 from pipeline.platforms import platform_of
 from pipeline.runtime.compiled import CompiledSampler, make_mesh
+from pipeline.runtime.control_networks import ControlNetwork
+from pipeline.runtime.controls import ControlStart, Guided
 from pipeline.runtime.executables import ExecutableCache, compile_missing, load_cached
 from pipeline.runtime.loading import trace_networks
 from pipeline.runtime.mesh import cores_as_devices
@@ -59,6 +64,9 @@ def main() -> None:
     report.add(
         step_seconds=median_seconds(lambda: job.denoise().block_until_ready()) / options.steps
     )
+    if options.control:
+        guided_seconds = median_seconds(lambda: job.denoise(follow=True).block_until_ready())
+        report.add(control_step_seconds=guided_seconds / options.steps)
     report.add(request_seconds=median_seconds(lambda: job.pictures()))
     report.add(decode_seconds=median_seconds(lambda: np.asarray(job.decode(latents)[1])))
     report.add(encode_seconds=median_seconds(lambda: jax.block_until_ready(job.encode())))
@@ -91,8 +99,9 @@ class Job:
         mesh_devices = devices[:1] if platform_of(devices[0]).is_accelerator else devices
         self.mesh = make_mesh(mesh_devices, images)
         shapes = Shapes(images, pixels, pixels)
-        target = Target(config, jnp.dtype(dtype), self.mesh, shapes)
-        networks = random_networks(config, target.dtype, NamedSharding(self.mesh, P()))
+        target = Target(config, jnp.dtype(dtype), self.mesh, shapes, controls=options.control)
+        place = NamedSharding(self.mesh, P())
+        networks = random_networks(config, target.dtype, place)
         cache = None if options.cache is None else ExecutableCache(options.cache)
         executables = compile_missing(target, networks, cache, load_cached(target, cache))
         self.compile_seconds = {
@@ -100,6 +109,7 @@ class Job:
         }
         room = Room([Model("", target, networks, [*networks], program_names(target))], cache)
         self.compiled = CompiledSampler(target, executables, Parameters(networks), room)
+        controls = [self._control(place, options)] if options.control else []
         self._slots = Slots(self.compiled)
         schedule = make_schedule(config.scheduler, options.steps)
         evaluations = schedule.stops[-1]
@@ -122,8 +132,22 @@ class Job:
             seeds=np.arange(images, dtype=np.uint32),
             variations=(),
             noise=None,
+            controls=controls,
         )
         self._entries = {slot: Entry(start, slot) for slot in range(images)}
+
+    def _control(self, place: NamedSharding, options: Namespace) -> ControlStart:
+        """Return a picture to follow through a ControlNet with random weights in all steps."""
+        target, shapes = self.compiled.target, self.compiled.shapes
+        config = controlnet_of(target.config.networks["unet"])
+        only = replace(target.config, networks={CONTROL: config})
+        network = random_networks(only, target.dtype, place)[CONTROL]
+        self.compiled.add_control(config, network)
+        leaves = jax.tree.leaves(nnx.state(network))
+        picture = np.zeros((shapes.images, shapes.height, shapes.width, 3), np.float32)
+        scales = np.ones((options.steps, 2, len(target.residuals_spec)), np.float32)
+        control = ControlNetwork("", config, None, "", leaves)  # type: ignore[arg-type]
+        return ControlStart(control, [picture], [0], [1.0], scales)
 
     def pictures(self) -> np.ndarray:
         """Run a whole request; return `[B, H, W, 3]` uint8 on the host."""
@@ -136,14 +160,15 @@ class Job:
         self._slots.enter(self._entries)
         return self._slots.context
 
-    def denoise(self) -> jax.Array:
-        """Run all steps; return the latents."""
+    def denoise(self, follow: bool = False) -> jax.Array:
+        """Run all steps, with the ControlNet if `follow`; return the latents."""
         for i in self._evaluations:
             rows = {
                 slot: Work(work.numbers[i], work.integers[i])
                 for slot, work in enumerate(self._work)
             }
-            self._slots.advance(rows)
+            entries = self._entries.items() if follow else ()
+            self._slots.advance(rows, {slot: Guided(entry, i, (0, 0)) for slot, entry in entries})
         return self._slots.state.latents
 
     def decode(self, latents: jax.Array) -> tuple[jax.Array, jax.Array]:

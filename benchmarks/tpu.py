@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 
 from benchmarks import record
-from benchmarks.full_size import read_with_tiny_vae
+from benchmarks.full_size import controlnet_of, read_with_tiny_vae
 from pipeline.runtime.compiled import make_mesh
 from pipeline.runtime.executables import compile_missing
 from pipeline.runtime.loading import trace_networks
@@ -76,24 +76,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpu", description=__doc__)
     parser.add_argument("topologies", nargs="*", default=TOPOLOGIES)
     parser.add_argument("--one-picture", action="store_true", help="which all chips draw together")
+    parser.add_argument("--control", action="store_true", help="only what a ControlNet adds")
     options = parser.parse_args()
+    modes = [mode for mode in ("one_picture", "control") if getattr(options, mode)]
     for topology in options.topologies:
-        report = {**record.head("benchmarks.tpu"), **analyse(topology, options.one_picture)}
-        name = f"tpu-{topology}-one-picture" if options.one_picture else f"tpu-{topology}"
+        report = {**record.head("benchmarks.tpu"), **analyse(topology, *modes)}
+        name = "-".join(["tpu", topology, *modes]).replace("_", "-")
         print(json.dumps(report, indent=2), record.save(name, report), sep="\n", flush=True)
 
 
-def analyse(topology: str, one_picture: bool) -> dict[str, Any]:
+def analyse(topology: str, *modes: str) -> dict[str, Any]:
     """Compile all programs for a topology such as v5e:2x2, and return the report."""
     devices = describe(topology)
-    images, per_picture = (1, len(devices)) if one_picture else (IMAGES, 1)
+    images, per_picture = (1, len(devices)) if "one_picture" in modes else (IMAGES, 1)
     mesh = make_mesh(devices, images, per_picture)
     config, dtype = read_with_tiny_vae(), jnp.dtype(jnp.bfloat16)
-    target = Target(config, dtype, mesh, Shapes(images, SIDE, SIDE))
-    compiled = compile_missing(target, trace_networks(config, dtype))
+    target = Target(config, dtype, mesh, Shapes(images, SIDE, SIDE), controls="control" in modes)
+    if target.controls:
+        target = target.guided_by(controlnet_of(config.networks["unet"]))
+    compiled = compile_missing(target, trace_networks(target.config, dtype))
     chip = CHIPS[topology.partition(":")[0]]
     # A step predicts both halves of guidance in a loop, of which the compiler counts one turn.
-    runs = {STEP: 2 // mesh.shape["guidance"]}
+    runs: dict[str, int] = dict.fromkeys((STEP, "control"), 2 // mesh.shape["guidance"])
     programs = {}
     for name, built in compiled.items():
         program = sizes(built.executable)
@@ -102,13 +106,18 @@ def analyse(topology: str, one_picture: bool) -> dict[str, Any]:
             **program,
             "bound_ms": round(runs.get(name, 1) * chip.bound_ms(program), 3),
         }
-    bound = request_seconds(programs)
-    return {
+    report = {
         "topology": topology,
         "layout": dict(mesh.shape),
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "programs": programs,
         "published_share": round(chip.share, 3),
+    }
+    if target.controls:
+        return report
+    bound = request_seconds(programs)
+    return {
+        **report,
         "chip_gb": chip_gb(programs),
         "request": {"bound": round(bound, 3), "estimate": round(bound / chip.share, 3)},
     }
