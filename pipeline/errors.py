@@ -14,6 +14,18 @@ class UnlikeError(CheckpointError):
     """A checkpoint whose architecture differs from that of the programs that should run it."""
 
 
+class ControlError(CheckpointError):
+    """A loaded ControlNet whose file cannot be read any more.
+
+    Attributes:
+        name: its name in requests.
+    """
+
+    def __init__(self, name: str, reason: object) -> None:
+        super().__init__(f"the control {name!r} cannot be read: {reason}")
+        self.name = name
+
+
 class InputError(ValueError):
     """An argument of a request that cannot be used, such as a seed out of range or a wrong size.
 

@@ -9,7 +9,7 @@ conversion.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jax import Array
 
     from pipeline.runtime.compiled import CompiledSampler
+    from pipeline.runtime.control_networks import ControlNetwork
 
 AHEAD = 2  # the most evaluations that are queued behind the one that the devices compute
 MAX_DECODED = 4  # decoded pictures for each slot that wait for the worker; then no picture enters
@@ -420,9 +421,8 @@ class Engine:
             return True
         assert stage.controls is not None
         jobs = [*self._jobs_on_devices()]
-        in_use = [control.network for job in jobs for control in job.stage.start.controls]
-        networks = dict.fromkeys(control.network for control in stage.start.controls)
-        return stage.controls.acquire([*networks], in_use, wait=not jobs)
+        in_use = [network for job in jobs for network in _networks(job.stage)]
+        return stage.controls.acquire(_networks(stage), in_use, wait=not jobs)
 
     def _jobs_on_devices(self) -> Iterator[Job]:
         """Yield the jobs in evaluations that are queued, and those in slots."""
@@ -441,7 +441,10 @@ class Engine:
         slots = self._slots_of(first.run)
 
         def fits(job: Job) -> bool:
-            key, first_key = ((stage.run, stage.model, stage.loras) for stage in (job.stage, first))
+            key, first_key = (
+                (stage.run, stage.model, stage.loras, _networks(stage))
+                for stage in (job.stage, first)
+            )
             return key == first_key
 
         free_slots = slots.free(sum(1 for _ in takewhile(fits, jobs)))
@@ -541,6 +544,11 @@ class Engine:
             self._continuing += [result for result in results if isinstance(result, Job)]
             drawing.pictures |= {picture.index: picture for picture in pictures}
         return pictures_by_drawing
+
+
+def _networks(stage: Stage) -> Collection[ControlNetwork]:
+    """Return the networks that pictures follow others through, equal for equal ones."""
+    return dict.fromkeys(control.network for control in stage.start.controls).keys()
 
 
 def _entry(job: Job) -> Entry:

@@ -12,7 +12,7 @@ import jax
 from flax import nnx
 
 from pipeline.checkpoints.weights import DevicePut, PendingWeights
-from pipeline.errors import DeviceError, InputError
+from pipeline.errors import CheckpointError, ControlError, DeviceError, InputError
 from pipeline.runtime.memory import gigabytes
 from pipeline.runtime.room import Room
 
@@ -118,9 +118,10 @@ class Controls:
             wait: whether to wait until they are there, because there is nothing else to do.
 
         Raises:
-            CheckpointError: if a file cannot be read; the message names it.
+            ControlError: if a file cannot be read; the message names it.
             DeviceError: if the memory cannot hold them even without all others.
         """
+        self._take_in(networks, wait)  # those of cancelled pictures can make room then
         missing = [network for network in networks if network not in self._resident]
         if not {*missing} <= self._reading.keys():
             if not self._make_room(missing, {*in_use, *networks}):
@@ -130,19 +131,26 @@ class Controls:
             for network in missing:
                 if network not in self._reading:
                     self._reading[network] = self._thread.submit(self._read, network)
-        for network in [*self._reading]:
-            if self._reading[network].done() or (wait and network in missing):
-                reading = self._reading.pop(network)
-                if network in missing or reading.exception() is None:
-                    network.leaves = reading.result()
-                    self._resident[network] = None
+            self._take_in(networks, wait)
         is_there = all(network in self._resident for network in networks)
         for network in networks if is_there else ():
             self._resident[network] = self._resident.pop(network)  # the latest one used
         return is_there
 
+    def _take_in(self, networks: Collection[ControlNetwork], wait: bool) -> None:
+        """Note which networks were copied; a failure counts for those in `networks` alone."""
+        for network in [*self._reading]:
+            if wait or self._reading[network].done():
+                reading = self._reading.pop(network)
+                if network in networks or reading.exception() is None:
+                    network.leaves = reading.result()
+                    self._resident[network] = None
+
     def _read(self, network: ControlNetwork) -> list[Array]:
-        return jax.tree.leaves(nnx.state(network.files.load(self._place)))
+        try:
+            return jax.tree.leaves(nnx.state(network.files.load(self._place)))
+        except CheckpointError as error:
+            raise ControlError(network.name, error) from error
 
     def _make_room(
         self, missing: Collection[ControlNetwork], kept: Collection[ControlNetwork]

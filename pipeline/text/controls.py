@@ -4,7 +4,6 @@ As text they are such as "canny:scale=0.8:end=0.6,depth:preprocessor=none": the 
 and the values that differ from the defaults.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,7 +24,8 @@ RESIZE_MODES = "crop", "stretch", "fill"
 # What networks of the union kind follow, in the order of their task embeddings.
 UNION_TYPES = "openpose", "depth", "soft", "hard", "normal", "segment", "tile", "repaint"
 _WORD = re.compile(r"[a-z0-9_.+-]{0,60}")
-_NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,20})?")
+_DIGITS = 20  # behind the point of a number
+_NUMBER = re.compile(rf"[0-9]{{1,5}}(\.[0-9]{{1,{_DIGITS}}})?")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def from_unit(text: str) -> Control:
             end=number("Guidance End", 1.0),
             type=A1111_TYPES.get(values.get("Union Control Type", ""), ""),
             preprocessor=values.get("Module", "none"),
-            resolution=0 if is_whole else int(number("Processor Res", 0.0)),
+            resolution=0 if is_whole else number("Processor Res", 0),
             threshold_a=number("Threshold A", None),
             threshold_b=number("Threshold B", None),
             resize_mode=A1111_RESIZE_MODES.get(values.get("Resize Mode", ""), "crop"),
@@ -196,7 +196,8 @@ def checked(control: Control) -> Control:
         if not is_right:
             raise ValueError(f"{name} of {control.name!r} is {value!r}; expected {right}")
         if isinstance(value, int | float):
-            value = int(value) if name == "resolution" else float(value)
+            # As the text holds it: without a sign, and with no more digits.
+            value = int(value) if name == "resolution" else round(abs(float(value)), _DIGITS)
         values[name] = value
     if values["start"] > values["end"]:
         raise ValueError(f"{control.name!r} starts at {control.start}, after its end")
@@ -206,7 +207,7 @@ def checked(control: Control) -> Control:
 def _is_number(value: object, high: float) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and 0 <= value <= high
+    return 0 <= value <= high  # as NaN is not
 
 
 def _parse(entry: str) -> Control:

@@ -26,7 +26,7 @@ from pipeline import (
 )
 from pipeline.drawing.drawing import Drawing, Picture
 from pipeline.drawing.origins import Inputs
-from pipeline.errors import raise_if_cancelled
+from pipeline.errors import ControlError, raise_if_cancelled
 from pipeline.facts import Facts
 from pipeline.request import GenerateRequest
 from pipeline.text.prompt_syntax import A1111
@@ -595,6 +595,11 @@ def _error(request: Request, error: Exception) -> Error:
         case NotFiniteError():  # it would be the same on another instance
             log.warning("A request drew nothing: %s", error, extra=log_fields(request))
             return Error(ErrorKind.INVALID, Message(Code.NOT_FINITE))
+        case ControlError():
+            log.error("A request drew nothing: %s", error, extra=log_fields(request))
+            reason = f"the control {error.name!r} cannot be read at the moment"
+            text = f"{reason}; name another one, or try again later"
+            return Error(ErrorKind.FAILED, untranslated(text))
         case CheckpointError():
             log.error("The model %r cannot draw: %s", request.model, error)
             params: dict[str, Param] = {"value": request.model}

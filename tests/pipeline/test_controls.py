@@ -12,7 +12,7 @@ from pipeline import InputError, SDXLPipeline
 from pipeline.drawing.following import scales_of
 from pipeline.drawing.origins import Inputs
 from pipeline.request import GenerateRequest
-from pipeline.text.controls import Control, format_controls
+from pipeline.text.controls import Control, format_controls, from_unit, parse_controls
 from tests.checkpoints import EXECUTABLES, SMALLEST, nothing_compiles, shared_pipeline
 from tests.controlnets import save_controlnet
 from tools.adapter_files import draw_adapter, write_adapter
@@ -196,21 +196,60 @@ def test_a_network_of_a_known_kind_is_added_without_compiling(
     assert difference(first, drawn(pipe, control("full"))) > 0.01
 
 
-def test_networks_make_room_for_each_other(pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch):
-    room, controls = pipe._compiled.room, pipe._controls
-    assert controls is not None
-    size = max(network.bytes for network in pipe.controls.values())
-    before = [drawn(pipe, control(name)) for name in KINDS]
-    monkeypatch.setattr(room, "memory", room.needs().total + size)
-    monkeypatch.setattr(controls, "_resident", {})
-    for network in controls.loaded.values():
+def leave_devices(pipe: SDXLPipeline) -> None:
+    assert pipe._controls is not None
+    pipe._controls._resident.clear()
+    for network in pipe.controls.values():
         network.leaves = None
+
+
+def leave_room_for_one(pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    room, size = pipe._compiled.room, max(network.bytes for network in pipe.controls.values())
+    monkeypatch.setattr(room, "memory", room.needs().total + size)
+    leave_devices(pipe)
+
+
+def test_networks_are_read_for_pictures_that_enter_together(pipe: SDXLPipeline):
+    requests = [[], [control("bgr")], [control("full"), control("union")]]
+    alone = [drawn(pipe, *controls) for controls in requests]
+    leave_devices(pipe)
+    for one, beside in zip(alone, together(pipe, requests), strict=True):
+        np.testing.assert_array_equal(one, beside)
+
+
+def test_a_network_that_is_read_for_a_cancelled_picture_makes_room(
+    pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch
+):
+    full, bgr = pipe.controls["full"], pipe.controls["bgr"]
+    leave_room_for_one(pipe, monkeypatch)
+    controls = pipe._controls
+    assert controls is not None
+    controls.acquire([full], (), wait=False)
+    assert controls.acquire([bgr], (), wait=True)
+    assert full.leaves is None
+
+
+def test_networks_make_room_for_each_other(pipe: SDXLPipeline, monkeypatch: pytest.MonkeyPatch):
+    before = [drawn(pipe, control(name)) for name in KINDS]
+    leave_room_for_one(pipe, monkeypatch)
     for name, picture in zip(KINDS, before, strict=True):
         np.testing.assert_array_equal(drawn(pipe, control(name)), picture)
         assert [x.name for x in pipe.controls.values() if x.leaves is not None] == [name]
     with pytest.raises(Exception, match="too little memory for 'full', 'bgr'"):
         drawn(pipe, control("full"), control("bgr"))
     np.testing.assert_array_equal(drawn(pipe, control("bgr")), before[1])
+
+
+@pytest.mark.parametrize("value", [-0.0, 0.0, 1e-300, 1 / 30, 1.2345678901234567e-05, 1.0])
+def test_numbers_keep_their_values_as_text(value: float):
+    [control] = parse_controls(format_controls([Control("full", scale=value)]))
+    assert control.scale == pytest.approx(value, abs=1e-20)
+
+
+@pytest.mark.parametrize("value", ["inf", "1e999", "nan", "1e300"])
+def test_a_unit_of_a_file_has_usable_numbers(value: str):
+    with pytest.raises(ValueError, match=r"resolution of 'full' is .*; expected a number"):
+        from_unit(f"Model: full, Processor Res: {value}")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +260,7 @@ def test_networks_make_room_for_each_other(pipe: SDXLPipeline, monkeypatch: pyte
         ([Control("union", PICTURES[0])], "the type of the control 'union' is missing; expected"),
         ([Control("union", PICTURES[0], type="tile")], "is 'tile'; expected one of 'openpose'"),
         ([Control("full", PICTURES[0], scale=3)], "scale of 'full' is 3; expected a number from"),
+        ([Control("full", PICTURES[0], resolution=10**400)], "expected a number from 0 to 2048"),
         ([Control("full", PICTURES[0])] * 4, "4 controls are too many; expected up to 3"),
         ([Control("full", [*PICTURES])], "has 3 pictures; expected one, or 1"),
         ([Control("full", PICTURES[0], preprocessor="magic")], "magic"),
