@@ -89,7 +89,7 @@ _Timestep = Annotated[int, Field(ge=0)]
 
 def _lora_name(name: str) -> str:
     if not is_lora_name(name):  # a pattern cannot tell which characters are printable
-        raise ValueError("a LoRA's name has printable characters alone")
+        raise ValueError("a name has printable characters alone")
     return name
 
 
@@ -167,7 +167,9 @@ class Body(_Settings):
     def take_input(self) -> Input:
         """Return the files, which the body does not keep."""
         controls = self.controls or []
-        pictures = (control.image and ControlFiles(control.image) for control in controls)
+        pictures = (
+            None if control.image is None else ControlFiles(control.image) for control in controls
+        )
         files = Input(followed=tuple(pictures))
         for control in controls:
             control.image = None

@@ -16,6 +16,7 @@ from serving.generator import Error, ErrorKind, Step
 from serving.generators import client
 from serving.http import schemas
 from serving.messages import Code, Message, untranslated
+from serving.requests.inputs import ControlFiles
 from tests.fake_pipeline import FakePipeline
 
 NOT_FINISHED = Error(ErrorKind.DEADLINE, Message(Code.NOT_FINISHED, {"seconds": 4.5}))
@@ -191,3 +192,27 @@ def test_controls_are_objects_with_their_pictures():
 def test_controls_that_cannot_be_used(control: dict[str, Any], message: str):
     with pytest.raises(pydantic.ValidationError, match=message):
         schemas.GenerateBody.model_validate({"prompt": "a star", "controls": [control]})
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"image": ""}, [ControlFiles(b"")]),
+        ({"image": None}, [None]),
+        ({"scale": -0.0, "image": "QQ=="}, [ControlFiles(b"A")]),
+    ],
+)
+def test_a_control_keeps_its_file(values: dict[str, Any], expected: list[ControlFiles | None]):
+    body = schemas.GenerateBody.model_validate(
+        {"prompt": "a", "controls": [{"name": "canny", **values}]}
+    )
+    assert [*body.take_input().followed] == expected
+    scale = "" if "scale" not in values else ":scale=0"
+    wanted = schemas.to_request(body, MODEL, visitor="", address="")
+    assert wanted.controls == f"canny{scale}"
+
+
+def test_a_control_with_a_number_of_any_length_is_refused():
+    values = {"name": "canny", "resolution": 10**400}
+    with pytest.raises(pydantic.ValidationError, match="expected a number from 0 to 2048"):
+        schemas.GenerateBody.model_validate({"prompt": "a", "controls": [values]})
