@@ -308,6 +308,7 @@ class StandInPipeline(Engine, ABC):
             cast("CompiledSampler", run),
             cast("Adapters", self.adapters),
             self.models.setdefault(checked.model, cast("Model", _Model(checked.model))),
+            cast(Any, None),  # it follows nothing
         )
         scheduler = replace(EULER, name=checked.scheduler or self.facts.scheduler)
         plan = replace(

@@ -185,9 +185,7 @@ class SDXLPipeline(Engine):
             denoisers=config.architecture.predict.networks,
             store=store,
         )
-        controls = None
-        if compiled.target.controls:
-            controls = Controls(place_on(compiled.mesh), compiled.room)
+        controls = Controls(place_on(compiled.mesh), compiled.room)
         refiner = None if beside is None else Refiner(*beside, config, store, self._adapters)
         kept = () if refiner is None else refiner.text_encoders
         compiled.room.loras = partial(self._adapters.device_bytes, kept=kept)
@@ -578,7 +576,7 @@ class SDXLPipeline(Engine):
     @property
     def controls(self) -> Mapping[str, ControlNetwork]:
         """The loaded ControlNets by name. Any thread may read them."""
-        return {} if self._controls is None else self._controls.loaded
+        return self._controls.loaded
 
     def add_control(
         self, source: str | Path, name: str | None = None, *, compiles: bool = True
@@ -603,11 +601,11 @@ class SDXLPipeline(Engine):
             InputError: if it would have to be compiled for, the name cannot be used, a ControlNet
                 of this name is loaded, or the pipeline was loaded without `controlnets`.
         """
-        if self._controls is None:
+        target = self._compiled.target
+        if not target.controls:
             raise InputError(
                 "the pipeline was loaded without ControlNets; pass controlnets to from_pretrained"
             )
-        target = self._compiled.target
         control = find_control(str(source), self._config, target.dtype.itemsize == 2)
         name = control.name if name is None else name
         check_name("a control's", name, is_lora_name, "commas, colons, < and >")
@@ -631,8 +629,6 @@ class SDXLPipeline(Engine):
         Raises:
             InputError: if no ControlNet of this name is loaded.
         """
-        if self._controls is None:
-            raise InputError(f"no control named {name!r} is loaded; loaded are: none")
         self._controls.remove(name)
 
     @property
@@ -700,7 +696,6 @@ class SDXLPipeline(Engine):
             _warm_up(self._refiner.of_size(run))
         of_config = {control.config: control for control in self.controls.values()}
         for control in of_config.values():
-            assert self._controls is not None
             self._controls.acquire([control], (), wait=True)
             run.warm_up_control(control)
 

@@ -87,7 +87,7 @@ class Stage:
         adapters: the parameters that the programs take.
         model: the model whose parameters these are.
         loras: the weights of the LoRAs in the denoisers and in the text encoders, by name.
-        controls: the networks that the pictures follow others through; None without controls.
+        controls: the networks that the pictures can follow others through.
         schedule: the schedule of its steps.
         start: all that the pictures start from, beside latents of the stage before.
         work: the work of each picture.
@@ -106,7 +106,7 @@ class Stage:
     adapters: Adapters
     model: Model
     loras: Mapping[str, tuple[float, float]]
-    controls: Controls | None
+    controls: Controls
     schedule: Schedule
     start: Start
     work: Sequence[Work[np.ndarray]]

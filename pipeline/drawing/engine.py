@@ -419,7 +419,6 @@ class Engine:
         """
         if not stage.start.controls:
             return True
-        assert stage.controls is not None
         jobs = [*self._jobs_on_devices()]
         in_use = [network for job in jobs for network in _networks(job.stage)]
         return stage.controls.acquire(_networks(stage), in_use, wait=not jobs)

@@ -37,18 +37,13 @@ class Followed:
     pictures: Sequence[Picture]
 
 
-def read_controls(request: Request, inputs: Inputs, controls: Controls | None) -> list[Followed]:
+def read_controls(request: Request, inputs: Inputs, controls: Controls) -> list[Followed]:
     """Return what the pictures of a checked request follow.
 
     Raises:
         InputError: if a network is not loaded, or a picture is missing.
     """
     wanted = parse_controls(request.controls)
-    if wanted and controls is None:
-        raise InputError(
-            "controls are given, but the model has none; pass controlnets to from_pretrained, or"
-            " leave controls out"
-        )
     if len(inputs.controls) > len(wanted):
         raise InputError(
             f"there are {len(inputs.controls)} pictures for {len(wanted)} controls; expected one"
@@ -57,7 +52,6 @@ def read_controls(request: Request, inputs: Inputs, controls: Controls | None) -
     given: list[Given] = [*inputs.controls, *[None] * len(wanted)]
     followed: list[Followed] = []
     for control, value in zip(wanted, given, strict=False):
-        assert controls is not None
         network = controls.of_name(control.name)
         picture = inputs.image if value is None else value
         if picture is None:

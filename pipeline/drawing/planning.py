@@ -92,7 +92,7 @@ class Drawer(NamedTuple):
     run: CompiledSampler
     adapters: Adapters
     model: Model
-    controls: Controls | None = None
+    controls: Controls
 
 
 class RunPart(NamedTuple):

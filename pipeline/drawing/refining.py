@@ -198,6 +198,8 @@ class Refiner:
         )
         tokenizers = Tokenizers(tuple(base.tokenizers.each[i] for i in self._encoders))
         run = self.of_size(base.run)
-        drawer = Drawer(self._source.config, tokenizers, run, self._adapters, base.model)
+        drawer = base._replace(
+            config=self._source.config, tokenizers=tokenizers, run=run, adapters=self._adapters
+        )
         placement = Placement(embeddings.for_encoders(self._encoders))
         return make_stage(refiner_plan, drawer, placement)

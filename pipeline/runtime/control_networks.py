@@ -103,7 +103,7 @@ class Controls:
             InputError: if it is not loaded; the message lists those that are.
         """
         if name not in self._loaded:
-            there_are = ", ".join(map(repr, sorted(self._loaded))) or "none"
+            there_are = ", ".join(map(repr, sorted(self._loaded))) or "none (CONTROL_DIR)"
             raise InputError(f"no control named {name!r} is loaded; loaded are: {there_are}")
         return self._loaded[name]
 

@@ -97,7 +97,16 @@ _LoraName = Annotated[str, Field(pattern=f"^{LORA_NAME}$"), AfterValidator(_lora
 _LoraWeights = dict[_LoraName, _Weights]
 
 
-class ControlBody(BaseModel):
+# By the type of a value's default.
+_CONTROL_TYPES: dict[Any, Any] = {str: _Name, type(None): float | None}
+_CONTROL_FIELDS: Any = {
+    name: (_CONTROL_TYPES.get(type(default), type(default)), default)
+    for name, default in DEFAULTS.items()
+}
+_ControlValues: Any = create_model("_ControlValues", **_CONTROL_FIELDS)
+
+
+class ControlBody(_ControlValues):
     """A picture to follow through a ControlNet; see `pipeline.text.controls.Control`."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -106,16 +115,6 @@ class ControlBody(BaseModel):
     image: File | None = Field(
         None, description="The picture to follow; that to start from if None.", repr=False
     )
-    scale: float = DEFAULTS["scale"]
-    start: float = DEFAULTS["start"]
-    end: float = DEFAULTS["end"]
-    type: _Name = DEFAULTS["type"]
-    preprocessor: _Name = DEFAULTS["preprocessor"]
-    resolution: int = DEFAULTS["resolution"]
-    threshold_a: float | None = DEFAULTS["threshold_a"]
-    threshold_b: float | None = DEFAULTS["threshold_b"]
-    resize_mode: _Name = DEFAULTS["resize_mode"]
-    control_mode: _Name = DEFAULTS["control_mode"]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -272,7 +272,7 @@ def test_what_cannot_be_followed(pipe: SDXLPipeline, controls: list[Control], me
 
 
 def test_a_pipeline_without_controls_says_how_to_have_them():
-    with pytest.raises(InputError, match="pass controlnets to from_pretrained"):
+    with pytest.raises(InputError, match="no control named 'full' is loaded; loaded are: none"):
         drawn(shared_pipeline(1), control())
     with pytest.raises(InputError, match="pass controlnets to from_pretrained"):
         shared_pipeline(1).add_control("any")
