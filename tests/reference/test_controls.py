@@ -42,8 +42,6 @@ KINDS = {
     "sd_1": ("full", "pool"),
     "sd_2": ("full",),
 }
-# The class of torch's pipeline by model, what it starts from, and whether the net is a union.
-XL, SD = "StableDiffusionXLControlNet", "StableDiffusionControlNet"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,10 +73,36 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Loa
     return make
 
 
-def torch_controlnet(folder: Path) -> torch.nn.Module:
-    is_union = folder.name in ("union", "promax")
+def torch_pipeline(loaded: Loaded, folder: Path, controls: Sequence[Control], task: str) -> Any:
+    """Return torch's pipeline for these controls; `task` is "", "Img2Img" or "Inpaint"."""
+    is_union, is_xl = bool(controls[0].type), hasattr(loaded.theirs, "text_encoder_2")
+    # A union network draws all its controls in one run; other networks one each.
+    names = [*dict.fromkeys(x.name for x in controls)] if is_union else [x.name for x in controls]
     network = diffusers.ControlNetUnionModel if is_union else diffusers.ControlNetModel
-    return network.from_pretrained(folder, torch_dtype=torch.float32)
+    networks = [network.from_pretrained(folder / name, torch_dtype=torch.float32) for name in names]
+    family = "StableDiffusionXLControlNet" if is_xl else "StableDiffusionControlNet"
+    make = getattr(diffusers, f"{family}{'Union' if is_union else ''}{task}Pipeline")
+    options = {} if is_xl else {"requires_safety_checker": False}
+    controlnet = networks[0] if len(networks) == 1 else networks
+    pipe = make(**loaded.theirs.components, controlnet=controlnet, **options)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def values_of(controls: Sequence[Control]) -> dict[str, Any]:
+    """Return the arguments of torch's pipelines for controls, each of them a list."""
+    values: dict[str, Any] = {
+        "controlnet_conditioning_scale": [control.scale for control in controls],
+        "control_guidance_start": [control.start for control in controls],
+        "control_guidance_end": [control.end for control in controls],
+        "control_image": [control.image for control in controls],
+        "control_mode": [UNION_TYPES.index(control.type) for control in controls if control.type],
+    }
+    if not controls[0].type:
+        del values["control_mode"]
+    if len(controls) == 1 and not controls[0].type:
+        values = {name: value for name, [value] in values.items()}
+    return {**values, "guess_mode": controls[0].control_mode == "guess"}
 
 
 def sampled(
@@ -90,52 +114,22 @@ def sampled(
     mask: np.ndarray | None = None,
     **options: Any,
 ) -> Sample:
-    """Sample with torch's pipeline for these controls."""
-    networks = [torch_controlnet(folder / name) for name in dict.fromkeys(c.name for c in controls)]
-    if len(networks) < len(controls) and not controls[0].type:
-        networks = [torch_controlnet(folder / control.name) for control in controls]
-    is_union = bool(controls[0].type)
-    is_xl = hasattr(loaded.theirs, "text_encoder_2")
-    task = {(False, False): "", (True, False): "Img2Img", (True, True): "Inpaint"}[
-        image is not None, mask is not None
-    ]
-    name = f"{XL if is_xl else SD}{'Union' if is_union else ''}{task}Pipeline"
-    parts = {
-        **loaded.theirs.components,
-        "controlnet": networks[0] if len(networks) == 1 else networks,
-    }
-    pipe = getattr(diffusers, name)(
-        **parts, **({} if is_xl else {"requires_safety_checker": False})
-    )
-    pipe.set_progress_bar_config(disable=True)
-    hints = [control.image for control in controls]
-    several = len(controls) > 1 or is_union
-    values = {
-        "controlnet_conditioning_scale": [control.scale for control in controls],
-        "control_guidance_start": [control.start for control in controls],
-        "control_guidance_end": [control.end for control in controls],
-        "guess_mode": controls[0].control_mode == "guess",
-    }
-    if not several:
-        values = {
-            key: value[0] if isinstance(value, list) else value for key, value in values.items()
-        }
-    if is_union:
-        values["control_mode"] = [UNION_TYPES.index(control.type) for control in controls]
-    given = hints if several else hints[0]
-    arguments = {"image": given} if image is None and not is_union else {"control_image": given}
-    if image is not None:
-        arguments["image"] = image
-    if mask is not None:
-        arguments["mask_image"] = [Image.fromarray(np.uint8(255 * part)) for part in mask]
+    """Sample with torch's pipeline for these controls, from noise or from pictures."""
+    task = "" if image is None else "Img2Img" if mask is None else "Inpaint"
+    pipe, values = torch_pipeline(loaded, folder, controls, task), values_of(controls)
+    latents = torch_reference.to_torch(noise)
     if image is None:
-        arguments["latents"] = torch_reference.to_torch(noise)
+        if "control_mode" not in values:
+            values["image"] = values.pop("control_image")
         height, width = loaded.ours.facts.height, loaded.ours.facts.width
-        arguments |= {"height": height, "width": width}
+        values |= {"latents": latents, "height": height, "width": width}
+    else:
+        values["image"] = image
+    if mask is not None:
+        values["mask_image"] = [Image.fromarray(np.uint8(255 * part)) for part in mask]
     module = importlib.import_module(type(pipe).__module__)
-    randn = lambda *_, **__: torch_reference.to_torch(noise)  # noqa: E731
     with (
-        patch.object(module, "randn_tensor", randn),
+        patch.object(module, "randn_tensor", lambda *_, **__: latents),
         patch.object(DiagonalGaussianDistribution, "sample", lambda self, *_, **__: self.mean),
     ):
         return torch_reference._run(
@@ -145,16 +139,19 @@ def sampled(
             negative_prompt=NEGATIVE,
             num_inference_steps=STEPS,
             guidance_scale=SCALE,
-            **arguments,
             **values,
             **options,
         )
 
 
-def hint(loaded: Loaded, seed: int) -> Image.Image:
-    """Return a picture to follow, of the size that is drawn."""
+def with_pictures(loaded: Loaded, controls: Sequence[Control]) -> list[Control]:
+    """Return controls with pictures to follow, of the size that is drawn."""
     shape = loaded.ours.facts.height, loaded.ours.facts.width, 3
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, np.uint8))
+    rng = np.random.default_rng(7)
+    return [
+        dataclasses.replace(control, image=Image.fromarray(rng.integers(0, 256, shape, np.uint8)))
+        for control in controls
+    ]
 
 
 CASES = {
@@ -173,11 +170,16 @@ CASES = {
         [Control("union", type="openpose", scale=0.8), Control("union", type="hard", scale=0.6)],
     ),
     "promax": ("plain", [Control("promax", type="tile", end=0.8)]),
+    "promax, repaint": ("plain", [Control("promax", type="repaint")]),
     "sd_1": ("sd_1", [Control("full", scale=0.9)]),
     "sd_1, guess": ("sd_1", [Control("full", control_mode="guess", scale=0.8)]),
     "pool": ("sd_1", [Control("pool", scale=0.9)]),
     "sd_2": ("sd_2", [Control("full", end=0.6)]),
 }
+
+
+FULL = [Control("full", scale=0.8, start=0.1, end=0.8)]
+PROMAX = [Control("promax", type="tile", scale=0.7), Control("promax", type="depth", scale=0.9)]
 
 
 @pytest.mark.parametrize(("name", "controls"), CASES.values(), ids=[*CASES])
@@ -188,39 +190,47 @@ def test_controls(
     use_scheduler(loaded, "euler")
     rng = np.random.default_rng(request.config.getoption("--seed"))
     noise, *_ = pictures(rng, loaded)
-    controls = [replaced(loaded, control, i) for i, control in enumerate(controls)]
+    controls = with_pictures(loaded, controls)
     theirs = partial(sampled, loaded, folder, controls)
     check(drawn(loaded.ours, noise, scheduler="euler", controls=controls), theirs, noise)
 
 
-def replaced(loaded: Loaded, control: Control, seed: int) -> Control:
-    return dataclasses.replace(control, image=hint(loaded, seed))
-
-
-@pytest.mark.parametrize("name", ["plain", "sd_1"])
-@pytest.mark.parametrize("scheduler", ["euler", "heun"])
+@pytest.mark.parametrize(
+    ("name", "scheduler", "controls"),
+    [
+        ("plain", "euler", FULL),
+        ("plain", "heun", FULL),
+        ("plain", "euler", PROMAX),
+        ("sd_1", "euler", FULL),
+        ("sd_1", "heun", FULL),
+    ],
+)
 def test_image_to_image(
-    name: str, scheduler: str, start: Callable[..., Any], request: pytest.FixtureRequest
+    name: str,
+    scheduler: str,
+    controls: list[Control],
+    start: Callable[..., Any],
+    request: pytest.FixtureRequest,
 ) -> None:
     loaded, folder = start(name)
     use_scheduler(loaded, scheduler)
     rng = np.random.default_rng(request.config.getoption("--seed"))
     noise, images, _ = pictures(rng, loaded)
-    controls = [replaced(loaded, Control("full", scale=0.8, start=0.1, end=0.8), 1)]
+    controls = with_pictures(loaded, controls)
     theirs = partial(sampled, loaded, folder, controls, image=images, strength=0.6)
-    ours = drawn(
-        loaded.ours, noise, image=[*images], strength=0.6, controls=controls, scheduler=scheduler
-    )
-    check(ours, theirs, noise)
+    given = {"image": [*images], "strength": 0.6, "controls": controls}
+    check(drawn(loaded.ours, noise, scheduler=scheduler, **given), theirs, noise)
 
 
-@pytest.mark.parametrize("name", ["plain", "sd_1"])
-def test_inpainting(name: str, start: Callable[..., Any], request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("name", "controls"), [("plain", FULL), ("plain", PROMAX), ("sd_1", FULL)])
+def test_inpainting(
+    name: str, controls: list[Control], start: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
     loaded, folder = start(name)
     use_scheduler(loaded, "euler")
     rng = np.random.default_rng(request.config.getoption("--seed"))
     noise, images, masks = pictures(rng, loaded)
-    controls = [replaced(loaded, Control("full"), 2)]
+    controls = with_pictures(loaded, controls)
 
     def theirs(noise: np.ndarray) -> Sample:
         found = sampled(loaded, folder, controls, noise, images, masks, strength=0.7)
