@@ -12,6 +12,7 @@ from pipeline.strict_json import StrictJson
 # Tasks of unsupported UNets, by number of input channels; a supported UNet takes 4, the latents',
 # or 9 for inpainting.
 OTHER_UNETS = {5: "depth to image", 7: "upscaling", 8: "editing pictures"}
+MAX_DEPTH = 100  # transformer layers in a row; SDXL has up to 10
 # Number of ResNets in each type of middle block.
 MID_RESNETS = {"UNetMidBlock2DCrossAttn": 2, "UNetMidBlock2D": 1, None: 0}
 # The layers of the up blocks, where they are not those of the down blocks in reverse.
@@ -213,8 +214,9 @@ def _depths(
     result: list[tuple[int, ...]] = []
     for depth, count, attention in zip(depths, layers, has_attention, strict=True):
         per_layer = tuple(depth) if isinstance(depth, list) else (depth,) * count
-        if len(per_layer) != count or not all(type(n) is int and n >= 0 for n in per_layer):
-            right = f"a number of layers, or a list of {count} (one per ResNet of the block)"
+        are_depths = all(type(n) is int and 0 <= n <= MAX_DEPTH for n in per_layer)
+        if len(per_layer) != count or not are_depths:
+            right = f"up to {MAX_DEPTH} layers, or a list of {count} (one per ResNet of the block)"
             raise keys.error(key, depth, right)
         result.append(per_layer if attention else ())
     return tuple(result)

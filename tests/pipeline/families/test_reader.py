@@ -450,6 +450,7 @@ REFUSED: list[tuple[str, str, Any]] = [
     (UNET, "transformer_layers_per_block", [1, 2]),
     (UNET, "transformer_layers_per_block", [1, 2, "10"]),
     (UNET, "transformer_layers_per_block", [1, 2, -1]),
+    (UNET, "transformer_layers_per_block", [1, 2, 1000]),
     (UNET, "upcast_attention", "yes"),
     (UNET, "motion_module", True),
     (UNET, "in_channels", 7),
