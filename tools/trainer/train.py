@@ -193,8 +193,9 @@ def make_unet(config: Config, options: argparse.Namespace, pool: MakePool, end: 
     advance = make_advance(loss, options.peak)
 
     def compile_it() -> None:
-        shape = *config.networks["unet"].sample_size, unet.config.in_channels
-        blank_latents = np.zeros((1, *shape), np.float16)
+        blank_latents = np.zeros(
+            (1, *config.networks["unet"].sample_size, unet.config.in_channels), np.float16
+        )
         batch = batches(
             blank_latents, np.zeros((1, 1, 2, 77), np.int16), options.batch, SEED, words
         )
