@@ -212,8 +212,8 @@ class Options(BaseModel):
     preprocessors: Sources = _setting(
         (),
         "Functions of your own that make maps for ControlNets, separated by commas, each written "
-        "name=package.module:function. One is given a picture [H, W, 3] and returns the map, both "
-        "NumPy arrays of uint8.",
+        "name=package.module:function. One is given a picture, a NumPy array of uint8 with the "
+        "axes height, width and colour, and returns such a map.",
         default_text="none",
     )
     embedding_dir: Path | None = _setting(
