@@ -252,7 +252,14 @@ def test_hashes_are_computed_once(tmp_path: Path) -> None:
 
     def found(hashes: Hashes) -> None:
         async def wait() -> None:
-            await until(lambda: hashes.of(file) == right and kept.exists())
+            # It is written after it is known, in place of the file before.
+            await until(
+                lambda: (
+                    hashes.of(file) == right
+                    and kept.exists()
+                    and right in kept.read_text(errors="ignore")
+                )
+            )
 
         asyncio.run(wait())
 
