@@ -1,4 +1,4 @@
-"""What pictures follow: the controls of a request, as its slots take them."""
+"""Prepare the controls of a request for the slots in which its pictures are drawn."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ def read_controls(request: Request, inputs: Inputs, controls: Controls) -> list[
         picture = inputs.image if value is None else value
         if picture is None:
             raise InputError(f"the control {control.name!r} has no picture; pass one to follow")
-        name = f"the picture of {control.name!r}"
-        pictures = repeated(pictures_of(name, picture, request.images), request.images)
-        followed.append(Followed(_with_type(control, network), network, pictures))
+        pictures = pictures_of(f"the picture of {control.name!r}", picture, request.images)
+        followed.append(
+            Followed(_with_type(control, network), network, repeated(pictures, request.images))
+        )
     return followed
 
 
@@ -117,25 +118,33 @@ def _start(
     """Return what pictures follow through one network."""
     controls, network = [followed.control for followed in group], group[0].network
     is_single = len(group) == 1
-    scale = controls[0].scale if is_single else 1.0
-    images = [
-        np.stack(
-            [_prepared(followed, i, origin, run, cancelled) for i in range(len(followed.pictures))]
-        )
-        for followed in group
-    ]
     return ControlStart(
         network=network,
-        images=images,
+        images=[_maps(followed, origin, run, cancelled) for followed in group],
         kinds=[UNION_TYPES.index(control.type) if control.type else 0 for control in controls],
         weights=[1.0 if is_single else control.scale for control in controls],
         scales=scales_of(
-            replace(controls[0], scale=scale),
+            controls[0] if is_single else replace(controls[0], scale=1.0),
             evaluations,
             len(run.target.residuals_spec),
             global_pool=network.config.global_pool,
         ),
     )
+
+
+def _maps(
+    followed: Followed, origin: Origin | None, run: CompiledSampler, cancelled: Event | None
+) -> np.ndarray:
+    """Return what the network sees of all pictures, `[n, H, W, 3]` float32.
+
+    A picture that all of them follow is prepared once, unless masks may change it.
+    """
+    count, is_masked = len(followed.pictures), origin is not None and origin.masks is not None
+    is_single = len({*map(id, followed.pictures)}) == 1 and not is_masked
+    maps = [
+        _prepared(followed, i, origin, run, cancelled) for i in range(1 if is_single else count)
+    ]
+    return np.stack(repeated(maps, count))
 
 
 def _prepared(

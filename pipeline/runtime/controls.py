@@ -1,4 +1,4 @@
-"""What the pictures in slots follow: the host's side of networks that guide the denoiser."""
+"""Run the networks through which pictures in slots follow others: the host's part of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ControlStart:
-    """What the n pictures of a request follow through one network.
+    """The pictures that a request's n pictures follow through one network.
 
     Attributes:
         network: the network.
@@ -68,7 +68,7 @@ class Guided(NamedTuple):
 
 @dataclass
 class SlotControls:
-    """What the pictures in B slots follow: their hints, and their residuals.
+    """The hints and the residuals of the pictures in B slots that follow others.
 
     Attributes:
         run: the programs of the slots' size.
@@ -85,27 +85,30 @@ class SlotControls:
         self.residuals = self.run.blank_residuals()
 
     def enter(self, entries: Mapping[int, Entry]) -> None:
-        """Read the pictures that new ones follow."""
-        for slot, entry in entries.items():
-            for place, control in enumerate(entry.start.controls):
-                if place == len(self.hints):
-                    self.hints.append(self.run.blank_hints())
-                for i in range(len(control.images)):
-                    self._read(slot, entry.row, place, control, i)
+        """Read the pictures that new pictures of one start follow."""
+        for place, control in enumerate(next(iter(entries.values())).start.controls):
+            if place == len(self.hints):
+                self.hints.append(self.run.blank_hints())
+            for i in range(len(control.images)):
+                self._read(entries, place, control, i)
 
-    def _read(self, slot: int, row: int, place: int, control: ControlStart, i: int) -> None:
-        """Read a picture that a new one follows; it is added to those before it."""
-        shapes = self.run.shapes
+    def _read(
+        self, entries: Mapping[int, Entry], place: int, control: ControlStart, i: int
+    ) -> None:
+        """Read one of the pictures that new ones follow through a network.
+
+        Its hint is added to those of the pictures before it.
+        """
+        shapes, is_new = self.run.shapes, self._mask(entries)
         images = np.zeros((shapes.images, shapes.height, shapes.width, 3), np.float32)
-        images[slot] = control.images[i][row]
-        ones = np.ones(shapes.images, np.float32)
-        is_new = np.arange(shapes.images) == slot
+        for slot, entry in entries.items():
+            images[slot] = control.images[i][entry.row]
         self.hints[place] = self.run.hint(
             control.network,
             self.hints[place],
             images,
-            (ones * control.kinds[i]).astype(np.int32),
-            ones * np.float32(control.weights[i]),
+            np.full(shapes.images, control.kinds[i], np.int32),
+            np.full(shapes.images, control.weights[i], np.float32),
             is_new & (i > 0),
             is_new,
         )
@@ -126,19 +129,13 @@ class SlotControls:
             texts: the embeddings of the prompts' texts.
         """
         # The shallow part of the denoiser takes the residuals of the evaluation before.
-        guided = {
-            slot: picture for slot, picture in guided.items() if not work.column("shallow")[slot]
-        }
-        unchanged = {*map(int, np.flatnonzero(work.column("shallow")))}
-        active = {slot: picture.active for slot, picture in guided.items()}
-        written: set[int] = set()
-        if (
-            idle := self._guided
-            - unchanged
-            - {slot for slot, controls in active.items() if controls}
-        ):
+        shallow = {*np.flatnonzero(work.column("shallow")).tolist()}
+        active = {slot: picture.active for slot, picture in guided.items() if slot not in shallow}
+        followers = {slot for slot, controls in active.items() if controls}
+        if idle := self._guided - shallow - followers:
             self.residuals = self.run.clear(self.residuals, self._mask(idle))
             self._guided -= idle
+        written: set[int] = set()
         for place, hints in enumerate(self.hints):
             following = {
                 slot: controls[place] for slot, controls in active.items() if place in controls

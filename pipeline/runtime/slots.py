@@ -148,8 +148,8 @@ class Slots:
         self.switch(entries, dict.fromkeys(entries, (0, 0)))
         for group in _grouped(entries, lambda entry: (id(entry.start), entry.latents is None)):
             self._begin(group)
-        if self.controls is not None:
-            self.controls.enter(entries)
+            if self.controls is not None:
+                self.controls.enter(group)
         self.taken.update(entries)
 
     def _begin(self, entries: Entries) -> None:
