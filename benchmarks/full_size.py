@@ -1,13 +1,13 @@
 """The configuration of full-size SDXL base, without its weights."""
 
 import tempfile
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.families import read_config
 from pipeline.families.family import Config
 from pipeline.models.controlnet_config import ControlNetConfig
-from pipeline.models.unet_config import EncoderConfig, UNetConfig
+from pipeline.models.unet_config import UNetConfig
 from pipeline.models.vae_config import PUBLISHED
 from tools.published_configs import SDXL_BASE, write
 
@@ -26,5 +26,4 @@ def read_with_tiny_vae() -> Config:
 
 def controlnet_of(unet: UNetConfig) -> ControlNetConfig:
     """Return the configuration of the ControlNet that has all of a UNet's first half."""
-    encoder = {field.name: getattr(unet, field.name) for field in fields(EncoderConfig)}
-    return ControlNetConfig(**encoder, hint_channels=(16, 32, 96, 256))
+    return ControlNetConfig(**unet.encoder, hint_channels=(16, 32, 96, 256))

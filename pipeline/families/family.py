@@ -92,7 +92,7 @@ class Control(NamedTuple):
         condition: does what `Architecture.condition` does. A last argument, `[B, T]` float32, has 1
             for each of `UNION_TYPES` that the hints show, and 0 for the others.
         predict: `(networks, latents, timesteps, context, hints) -> residuals`, `[B, h, w, C]` for
-            each place, or `[B, 1, 1, C]`.
+            each place.
         shapes: `(height, width) -> ((h, w, C), ...)`: the shapes of a picture's residuals, from its
             height and width in pixels.
         with_residuals: `(context, residuals) -> context`: lets `Architecture.predict` add residuals

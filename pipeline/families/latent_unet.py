@@ -182,12 +182,12 @@ def residual_shapes(config: Config, height: int, width: int) -> tuple[tuple[int,
     """Return the shapes `(h, w, C)` of the UNet's skips and of its middle block's output."""
     rows, columns, _ = latents_shape(config, height, width)
     unet: UNetConfig = config.networks["unet"]
-    levels = [*zip(unet.block_out_channels, unet.layers_per_block, strict=True)]
-    shapes = [(rows, columns, unet.block_out_channels[0])]
-    for level, (channels, layers) in enumerate(levels):
-        shapes += [(rows >> level, columns >> level, channels)] * layers
-        if level < len(levels) - 1:
-            shapes.append((rows >> level + 1, columns >> level + 1, channels))
+    levels = [0]
+    for level, layers in enumerate(unet.layers_per_block):
+        levels += [*[level] * layers, level + 1]
+    # The last block does not downsample.
+    pairs = zip(levels[:-1], unet.skip_channels, strict=True)
+    shapes = [(rows >> level, columns >> level, channels) for level, channels in pairs]
     return (*shapes, shapes[-1])
 
 

@@ -7,7 +7,7 @@ tensors, whose shapes are given by their names in diffusers' layout; the rest st
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -123,10 +123,9 @@ def controlnet_of(unet: UNetConfig, shapes: Shapes) -> ControlNetConfig:
     """
     blocks = _count(shapes, r"controlnet_cond_embedding\.blocks\.(\d+)\.")
     layers = "conv_in", *(f"blocks.{i}" for i in range(1, blocks, 2))  # the next ones halve sides
-    fields_of_unet = {field.name: getattr(unet, field.name) for field in fields(EncoderConfig)}
     attention = _attention_of(shapes) if any(".attn2." in name for name in shapes) else {}
     return ControlNetConfig(
-        **fields_of_unet | _encoder_of(unet, shapes) | attention,
+        **unet.encoder | _encoder_of(unet, shapes) | attention,
         hint_channels=tuple(
             _size(shapes, f"controlnet_cond_embedding.{layer}.weight", 0) for layer in layers
         ),

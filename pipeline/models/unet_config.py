@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,11 @@ class EncoderConfig:
     addition: AdditionConfig | None
     time_cond_proj_dim: int | None = None
     time_scale_shift: bool = False
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """The fields of the first half alone, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(EncoderConfig)}
 
     @property
     def skip_channels(self) -> tuple[int, ...]:
