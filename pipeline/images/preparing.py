@@ -473,7 +473,8 @@ def _ridges(grey: np.ndarray) -> np.ndarray:
     return np.where(np.any(is_ridge, axis=0), grey, np.uint8(0))
 
 
-# What lines lose, in each of four directions; 1 is white, -1 black, 0 either.
+# The pixels that thinning removes from lines, by their neighbours, in each of four directions: 1 is
+# white, -1 black, 0 either.
 _OUTER = ((-1, -1, -1), (0, 1, 0), (1, 1, 1)), ((0, -1, -1), (1, 1, -1), (0, 1, 0))
 _SPURS = ((-1, -1, -1), (-1, 1, -1), (0, 0, -1)), ((-1, -1, -1), (-1, 1, -1), (-1, 0, 0))
 

@@ -21,7 +21,7 @@ MAX_RESOLUTION = 2048  # pixels of the shorter side
 CONTROL_MODES = "balanced", "prompt", "control", "guess"
 # How a picture of another shape is fitted, after its resize modes: cut, stretched, or with borders.
 RESIZE_MODES = "crop", "stretch", "fill"
-# What networks of the union kind follow, in the order of their task embeddings.
+# The types of pictures that union networks tell apart, in the order of their task embeddings.
 UNION_TYPES = "openpose", "depth", "soft", "hard", "normal", "segment", "tile", "repaint"
 _WORD = re.compile(r"[a-z0-9_.+-]{0,60}")
 _DIGITS = 20  # behind the point of a number

@@ -296,8 +296,9 @@ class ModelFolder(WatchedFolder[ModelFacts]):
 class ControlFolder(WatchedFolder[ControlFacts]):
     """A folder with ControlNets: single files, and folders in diffusers' layout.
 
-    Those that are there at the start are compiled for; later ones must have the architecture of one
-    of these. One that cannot be used is logged and left out until it changes.
+    Programs are compiled for the networks that are there at the start. A network that comes later
+    must have the architecture of one of them. A file that cannot be used is logged and left out
+    until it changes.
     """
 
     def __init__(self, pipe: SDXLPipeline, path: Path) -> None:
