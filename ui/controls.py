@@ -129,6 +129,13 @@ def choices(facts: Facts) -> list[dict[str, Any]]:
     ]
 
 
+def sketch(facts: Facts) -> str:
+    """Return the text of the control that follows a sketch, "" if no network does."""
+    kind = next(kind for kind in KINDS if kind.name == "drawing")
+    networks = (control for control in facts.controls if kind in _kinds_of(control))
+    return next((_text_of(kind, control) for control in networks), "")
+
+
 def unknown(controls: Iterable[Control], facts: Facts) -> list[str]:
     """Return the names of controls for which the model has no network."""
     names = {control.name for control in facts.controls}

@@ -24,7 +24,7 @@ from serving.http.limits import MAX_UPLOAD_BYTES
 from serving.messages import Code, Message, Param
 from serving.requests import inputs
 from serving.requests.inputs import Input
-from ui import i18n, scripts
+from ui import controls, i18n, scripts
 from ui.gradio_compat import uploads
 
 # Settings whose components are made here, and the ids of their elements.
@@ -79,10 +79,15 @@ class Start:
 
 
 def layout(facts: Facts) -> gr.HTML:
-    """Return the button of the camera, and the texts of the tools, which come with a picture."""
+    """Return the buttons for a sketch and of the camera, and the texts of the tools.
+
+    The tools come with a picture. A sketch needs a ControlNet that follows drawings.
+    """
     texts = escape(json.dumps(_texts(facts)))
+    control = escape(controls.sketch(facts))
+    button = f'<button type="button" data-sketch="{control}">{escape(i18n.SKETCH)}</button>'
     return gr.HTML(
-        f'<label class="camera">{escape(i18n.TAKE_PICTURE)}'
+        f'{button if control else ""}<label class="camera">{escape(i18n.TAKE_PICTURE)}'
         '<input type="file" accept="image/*" capture="environment" data-camera></label>'
         f'<div data-start data-texts="{texts}" hidden></div>',
         js_on_load=scripts.part("start"),

@@ -25,6 +25,16 @@ from ui import i18n
 
 STRENGTH = i18n.SETTINGS["strength"].label
 EDGES = "canny:preprocessor=canny"
+SKETCHED = "scribble:preprocessor=invert"
+# Returns the colour in the middle of a row of the picture that the opened one began with.
+BEGAN_WITH = """async (row) => {
+  const image = document.querySelector("#before img");
+  await image.decode();
+  const canvas = new OffscreenCanvas(image.naturalWidth, image.naturalHeight);
+  const context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0);
+  return [...context.getImageData(canvas.width / 2, row * canvas.height, 1, 1).data].slice(0, 3);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +138,44 @@ def test_without_controlnets_there_is_no_choice(visitor: Visitor, address: str):
             choose(page, picture())
         expect(page.locator("#start-controls")).to_be_hidden()
         expect(page.locator("#edit .by-numbers")).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_sketch_is_followed(visitor: Visitor, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("scribbles")
+    save_controlnet(folder / "scribble", SMALLEST)
+    program = ["app.py", "--model", str(SMALLEST), "--control-dir", str(folder)]
+    log = tmp_path_factory.mktemp("app") / "log"
+    with (
+        compiling.quickly(),
+        served(program, log) as url,
+        visitor.at(f"{url}/?steps=2&images=1") as page,
+    ):
+        follow, sheet = page.locator("#start-controls select"), page.locator("#edit .layers")
+        page.locator("#chip-picture").click()
+        page.locator("[data-sketch]").click()
+        expect(page.locator("#edit .note")).to_have_text(i18n.START["outline"])
+        expect(follow).to_have_value(SKETCHED)
+        expect(page.locator("#start-strength")).to_be_hidden()
+        box = sheet.bounding_box()
+        assert box
+        page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
+        page.mouse.up()
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        assert page.evaluate(VIOLATIONS) == []
+        page.wait_for_function("/isSketch/.test(JSON.stringify({ ...sessionStorage }))")
+        with opening(page):
+            page.reload()
+        expect(follow).to_have_value(SKETCHED)
+        draw_pictures(page, "a red circle", 1)
+        page.locator("#gallery .thumbnail-lg").click()
+        assert page.evaluate(BEGAN_WITH, 0.5) == [0, 0, 0]
+        assert page.evaluate(BEGAN_WITH, 0.25) == [255, 255, 255]
+        # Without the line, the sheet that is sent is white.
+        page.locator("#chip-picture").click()
+        page.locator("#edit [data-do=undo]").click()
+        draw_pictures(page, "a red circle", 1)
+        page.locator("#gallery .thumbnail-lg").click()
+        assert page.evaluate(BEGAN_WITH, 0.5) == [255, 255, 255]

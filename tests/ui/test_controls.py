@@ -22,7 +22,7 @@ from serving.http.limits import CONTROL_MAP_PATH
 from tests.models import MODEL
 from tests.pages import StandIn
 from tests.run_by import run_by
-from ui import controls, i18n
+from ui import controls, i18n, start
 from ui.form import link, settings
 from ui.samples.model_kind import Kind
 from ui.samples.styles import styles_for
@@ -184,3 +184,17 @@ def test_controls_in_a_link_are_restored():
     found = link.from_query({"prompt": "a star", "controls": text}, HERE, styles_for(Kind.SDXL))
     assert found is not None
     assert found == (found[0]._replace(controls=text), [i18n.PICTURE_NEEDED])
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], ""),
+        (["canny", "depth"], ""),
+        (["canny", "control_v11p_sd15_scribble"], "control_v11p_sd15_scribble:preprocessor=invert"),
+    ],
+)
+def test_a_sketch_needs_a_network_for_lines(names: list[str], expected: str):
+    facts = replace(MODEL, controls=tuple(ControlFacts(name, "0" * 8) for name in names))
+    assert controls.sketch(facts) == expected
+    assert ("data-sketch" in start.layout(facts).value) == bool(expected)

@@ -99,6 +99,15 @@ document.addEventListener("change", ({ target }) => {
   target.value = "";
 });
 
+// A drawing in place of a picture.
+document.addEventListener("click", ({ target }) => {
+  const button = target.closest?.("[data-sketch]");
+  if (!button) return;
+  const app = appOf(button);
+  app.send("#restored .prose", "removed");
+  app.send("#start [data-start]", "sketched", button.dataset.sketch);
+});
+
 // A file that cannot be read is refused before it is sent, with the page's own message.
 const isUnfit = ({ name, size }, place, most) => {
   const kinds = place.accept.split(",").map((kind) => kind.trim());

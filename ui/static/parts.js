@@ -12,10 +12,12 @@ export const start = (app, { element }) => {
     if (kept) await begun.restore(kept);
     return begun;
   };
-  element.addEventListener("given", async ({ detail }) => {
-    tools ??= load();
-    (await tools).use(detail);
-  });
+  for (const [name, act] of [["given", "use"], ["sketched", "sketch"]]) {
+    element.addEventListener(name, async ({ detail }) => {
+      tools ??= load();
+      (await tools)[act](detail);
+    });
+  }
   // A request asks for the page's picture, or for the one with the id `start`.
   element.addEventListener("asked", ({ detail }) => {
     detail.answer = tools?.then((begun) => begun.uploaded(detail.start));

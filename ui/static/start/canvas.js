@@ -9,6 +9,15 @@ const OVERLAP = 16; // pixels of the picture that are redrawn where it is extend
 const MARKED = 0.5; // opacity of the marks, as in tools.css
 const THUMBNAIL = 84; // pixels of its longer side
 
+// Returns an empty sheet of paper, of a width and height in pixels.
+export const blank = (width, height) => {
+  const canvas = makeCanvas(width, height);
+  const context = canvas.getContext("2d");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, width, height);
+  return canvas;
+};
+
 // Returns the picture in a file or an image, upright, on white and reduced; null if it has more than
 // `most` pixels.
 export const read = async (source, most) => {
@@ -16,10 +25,8 @@ export const read = async (source, most) => {
   if (image.width * image.height > most) return null;
   const scale = Math.min(1, MOST_SIDE / Math.max(image.width, image.height));
   const [width, height] = [image.width, image.height].map((side) => Math.max(1, Math.round(side * scale)));
-  const canvas = makeCanvas(width, height);
+  const canvas = blank(width, height);
   const context = canvas.getContext("2d");
-  context.fillStyle = "white";
-  context.fillRect(0, 0, width, height);
   context.imageSmoothingQuality = "high";
   context.drawImage(image, 0, 0, width, height);
   image.close();
@@ -75,7 +82,7 @@ export const toThumbnail = (shown, state) => {
   context.drawImage(shown, 0, 0, canvas.width, canvas.height);
   const { picture, marks, sides: { top, left } } = state;
   const share = canvas.width / sizeOf(state)[0];
-  context.globalAlpha = MARKED;
+  context.globalAlpha = state.isSketch ? 1 : MARKED;
   context.drawImage(marks.canvas, ...[left, top, picture.width, picture.height].map((pixels) => pixels * share));
   return toBlob(canvas, "image/png");
 };
@@ -102,7 +109,7 @@ export const toText = async (picture) => {
   return reader.result;
 };
 
-export const hasMask = (state) => isExtended(state) || !state.marks.isEmpty;
+export const hasMask = (state) => !state.isSketch && (isExtended(state) || !state.marks.isEmpty);
 
 // Returns an empty canvas for a file of a request, on which the whole picture is drawn in its own pixels.
 const sheet = (state) => {
@@ -114,10 +121,11 @@ const sheet = (state) => {
   return { canvas, context };
 };
 
-// Returns the picture with what is added at its sides as a file.
+// Returns the picture with what is added at its sides as a file, or a sketch: what is drawn on white.
 export const toImage = async (state) => {
   const { canvas, context } = sheet(state);
   drawPicture(context, state);
+  if (state.isSketch) context.drawImage(state.marks.canvas, 0, 0);
   return toFile(canvas, MOST_PNG);
 };
 

@@ -4,6 +4,7 @@ import { show as showPicture, sizeOf } from "./canvas.js";
 
 const STEPS = 30; // of the brush's size
 const STEPS_OF_KEY = 2;
+const PEN = 4; // the brush's size for a sketch
 const GRID = 8; // pixels by which a side is dragged
 const ERASER_OF_PEN = 32; // its bit in `buttons`
 export const SIDES = ["top", "left", "right", "bottom"];
@@ -90,6 +91,8 @@ export const makeEditor = (app, texts, { changed, setSide }) => {
     }
     state = next;
     if (isOther) suggestBox(picture);
+    if (isOther && state.isSketch) brush.value = PEN;
+    element.toggleAttribute("data-paper", Boolean(state.isSketch));
     if (isOther || shown !== JSON.stringify(sides)) {
       const [width, height] = sizeOf(state);
       sheet.style.setProperty("--ratio", width / height);

@@ -34,7 +34,7 @@ const options = ({ texts, choices }, other) => [
 
 // Returns the part of the tools that comes after `before`. `get` and `set` the text of what is followed.
 // `about` returns a function that makes the picture's `file`, the chosen `size` and `model`, what the map
-// `depends` on besides, and whether all of the picture `isRedrawn`.
+// `depends` on besides, whether all of the picture `isRedrawn`, and whether it `isSketch`.
 export const makeFollow = (app, before, { get, set, about }) => {
   let offer = null;
   let element = null;
@@ -71,7 +71,7 @@ export const makeFollow = (app, before, { get, set, about }) => {
   };
   // Leaves the map away that would look like the picture.
   const isSeen = (text) => Boolean(
-    read(text) && (choiceOf(text)?.differs ?? read(text).values.preprocessor));
+    read(text) && !about().isSketch && (choiceOf(text)?.differs ?? read(text).values.preprocessor));
 
   const showMap = (file) => {
     const image = find(".map img");

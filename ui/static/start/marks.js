@@ -22,10 +22,11 @@ const stripes = (context, side) => {
 export class Marks {
   #isEmpty; // looked up once after each change
 
-  constructor(width, height, steps = []) {
+  // Without a `colour`, striped.
+  constructor(width, height, steps = [], colour = undefined) {
     this.canvas = makeCanvas(width, height);
     this.context = this.canvas.getContext("2d", { willReadFrequently: true });
-    this.colour = stripes(this.context, Math.max(4, Math.round(Math.min(width, height) / 60)));
+    this.colour = colour ?? stripes(this.context, Math.max(4, Math.round(Math.min(width, height) / 60)));
     Object.assign(this.context, { fillStyle: this.colour, strokeStyle: this.colour });
     Object.assign(this.context, { lineCap: "round", lineJoin: "round" });
     this.steps = steps;

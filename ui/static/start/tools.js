@@ -1,7 +1,7 @@
 // The picture to start from: how far it is redrawn, its marked part, its new sides, and its files.
 import { appOf, make, reveal } from "../app.js";
 import { fetchOnceBack } from "../../gradio_compat/network.js";
-import { hasMask, partOf, read, sizeOf, toImage, toMask, toText, toThumbnail } from "./canvas.js";
+import { blank, hasMask, partOf, read, sizeOf, toImage, toMask, toText, toThumbnail } from "./canvas.js";
 import { watchOpened } from "./compare.js";
 import { SIDES, makeEditor } from "./editor.js";
 import { makeFollow } from "./follow.js";
@@ -9,6 +9,7 @@ import { Marks } from "./marks.js";
 
 const MOST_HELD = 12; // pictures of earlier requests
 const SETTLED_MS = 300; // after the last change, the picture is kept and its files are made
+const SKETCHED = 1024; // pixels of a sketch's longer side
 const LEAST_CUT = 0.01; // of the picture that is cut off
 
 // Returns the tools of an app's page, whose texts are at `place`: `use` a picture, `restore` the one that
@@ -19,7 +20,8 @@ export const begin = async (app, place) => {
   const { limits } = texts;
   const held = new Map(); // pictures of requests, as they were sent, by their ids
   // { picture, marks, sides }; `sent` once it was sent without changes since, `text` once it was kept;
-  // `image` and `mask` are promises of its files; `former` is the strength before it was followed
+  // `image` and `mask` are promises of its files; `former` is the strength before it was followed;
+  // `isSketch` if its marks are a drawing, and no mask
   let state = null;
 
   const styles = make("link", { rel: "stylesheet", href: new URL("tools.css", import.meta.url).href });
@@ -74,7 +76,8 @@ export const begin = async (app, place) => {
   const needsMask = Boolean(app.find("#header [data-masks]"));
   const showNote = (part) => {
     const notes = [];
-    if (!hasMask(state)) notes.push(texts.hint, needsMask ? "" : texts.unmarked);
+    if (state.isSketch) notes.push(texts.outline);
+    else if (!hasMask(state)) notes.push(texts.hint, needsMask ? "" : texts.unmarked);
     else if (get("strength") === "") notes.push(texts.redrawn);
     if (part) notes.push(texts.cut);
     find(".note").textContent = notes.join(" ");
@@ -117,6 +120,7 @@ export const begin = async (app, place) => {
       model: page.relay.kept.draft?.model ?? "",
       depends: [state.picture, JSON.stringify(state.sides), chosenSize()],
       isRedrawn: !hasMask(state) && strength() === 1,
+      isSketch: state.isSketch,
     }),
   });
   // Settings that were found in the picture: the panel that has them all is closed.
@@ -164,9 +168,10 @@ export const begin = async (app, place) => {
     const now = state;
     if (now) now.text ??= await toText(now.picture);
     if (now !== state) return;
-    const { text, marks, sides, sent, former } = now ?? {};
+    const { text, marks, sides, isSketch, sent, former } = now ?? {};
     const { editing } = app.store.state;
-    page.relay.keep("started", now && JSON.stringify({ text, steps: marks.steps, sides, sent, former, editing }));
+    const kept = { text, steps: marks?.steps, sides, isSketch, sent, former, editing };
+    page.relay.keep("started", now && JSON.stringify(kept));
   };
   const files = (of) => {
     of.image ??= toImage(of);
@@ -184,12 +189,16 @@ export const begin = async (app, place) => {
   const changed = (isNew = false) => {
     delete state?.sent;
     delete state?.mask;
+    if (state?.isSketch) delete state.image;
     update(isNew);
     showThumbnail();
     settle();
   };
-  const begun = (picture, steps = [], sides = { top: 0, right: 0, bottom: 0, left: 0 }) => ({
-    picture, marks: new Marks(picture.width, picture.height, [...steps]), sides: { ...sides },
+  const begun = ({ picture, steps = [], sides = { top: 0, right: 0, bottom: 0, left: 0 }, isSketch }) => ({
+    picture,
+    marks: new Marks(picture.width, picture.height, [...steps], isSketch ? "black" : undefined),
+    sides: { ...sides },
+    isSketch,
   });
 
   // --- what the visitor does ---
@@ -198,11 +207,20 @@ export const begin = async (app, place) => {
     const picture = await read(file, limits.opened).catch(() => undefined);
     if (picture) {
       closePanel();
-      state = begun(picture);
+      state = begun({ picture });
       changed(true);
     } else {
       refuse(picture === null || file.size > limits.bytes ? "too large" : "unreadable");
     }
+  };
+  // Begins a drawing on white, which pictures follow as the text of a control says.
+  const sketch = (control) => {
+    const [width, height] = sizes()[0];
+    const scale = SKETCHED / Math.max(width, height);
+    closePanel();
+    state = begun({ picture: blank(Math.round(scale * width), Math.round(scale * height)), isSketch: true });
+    setFollowed(control);
+    changed(true);
   };
   // What Undo gives back: the picture before the last exchange, together with the fields `before` it.
   let exchanged = null;
@@ -235,8 +253,7 @@ export const begin = async (app, place) => {
   };
   const reuse = ({ start }) => {
     if (!held.has(start)) return;
-    const { picture, steps, sides } = held.get(start).again;
-    exchange(begun(picture, steps, sides));
+    exchange(begun(held.get(start).again));
   };
   page.addEventListener("click", ({ target }) => {
     if (target.closest("#free-picture, #edit [data-do=remove]")) remove();
@@ -281,8 +298,8 @@ export const begin = async (app, place) => {
 
   // --- what a request gets ---
   const hold = async (now, id = Math.random().toString(36).slice(2)) => {
-    const { picture, marks, sides } = now;
-    const again = { picture, steps: [...marks.steps], sides: { ...sides } };
+    const { picture, marks, sides, isSketch } = now;
+    const again = { picture, steps: [...marks.steps], sides: { ...sides }, isSketch };
     const own = ownStrength();
     const made = files(now);
     const { mask: promised } = now;
@@ -318,11 +335,11 @@ export const begin = async (app, place) => {
   };
   const restore = async (kept) => {
     try {
-      const { text, steps, sides, sent, former, editing } = JSON.parse(kept);
+      const { text, sent, former, editing, ...again } = JSON.parse(kept);
       const image = Object.assign(new Image(), { src: text });
       await image.decode();
       const picture = await read(image, limits.opened);
-      state = { ...begun(picture, steps, sides), text, former };
+      state = { ...begun({ picture, ...again }), text, former };
       if (sent) await hold(state, sent);
       closePanel(); // it is open from the start if the model needs a picture
       update(editing && !app.store.state.running);
@@ -345,5 +362,5 @@ export const begin = async (app, place) => {
   }
 
   watchOpened(page, held, texts);
-  return { use, restore, uploaded };
+  return { use, sketch, restore, uploaded };
 };
