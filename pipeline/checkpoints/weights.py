@@ -192,7 +192,8 @@ class PendingWeights(Generic[M]):
         for path, array in self.read(flat):
             is_quantized = isinstance(flat[path].get_value(), Quantized)
             value = quantize_kernel(array) if is_quantized else array
-            device_value = jax.tree.map(place, value)
+            # A copy that runs on would keep its array. The next ones are read meanwhile.
+            device_value = jax.block_until_ready(jax.tree.map(place, value))
             flat[path] = flat[path].replace(device_value)
             progress(sum(leaf.nbytes for leaf in jax.tree.leaves(device_value)))
         return nnx.merge(graphdef, nnx.from_flat_state(flat))

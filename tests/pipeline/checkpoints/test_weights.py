@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,27 @@ def test_cast_to_bfloat16_and_progress() -> None:
     leaves = jax.tree.leaves(nnx.state(module))
     assert sum(told) == sum(leaf.nbytes for leaf in leaves)
     assert len(told) == len(leaves)
+
+
+class Copying:
+    """A copy to a device that goes on until somebody waits for it."""
+
+    running = 0
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.nbytes = array.nbytes
+        Copying.running += 1
+
+    def block_until_ready(self) -> "Copying":
+        Copying.running -= 1
+        return self
+
+
+def test_host_arrays_do_not_wait_for_their_copies() -> None:
+    """Copies that run on would keep all of a model in the host's memory."""
+    running = []
+    find(PLAIN, "text_encoder").load(cast(Any, Copying), lambda _: running.append(Copying.running))
+    assert set(running) == {0}
 
 
 def test_published_text_encoder_names(checkpoint: Path) -> None:
