@@ -302,10 +302,23 @@ class Options(BaseModel):
         "allows every name below example.org, and * allows every name. IP addresses and private "
         "names are always allowed.",
     )
-    cors_origins: Origins = _setting(
+    cors_origins: Annotated[
+        tuple[
+            Annotated[
+                str,
+                _matching(
+                    r"https?://(\*\.)?[A-Za-z0-9.\-\[\]:]+",
+                    "an origin such as https://example.org",
+                ),
+            ],
+            ...,
+        ],
+        _parsed_by(listed),
+    ] = _setting(
         (),
         "Origins of other web pages that may use and embed this one, separated by commas, such as "
-        "https://example.org.",
+        "https://example.org. Pages of https://*.example.org, which stands for every name below "
+        "example.org, may only embed it.",
     )
     root_path: Annotated[str, _matching(r"(/[\w.~-]+)*", "a path such as /draw")] = _setting(
         "",

@@ -41,7 +41,10 @@ OTHERS = {
     "host": ("::1", "::1"),
     "port": ("8000", 8000),
     "allowed_hosts": ("draw.example.org, *.example.com", ("draw.example.org", "*.example.com")),
-    "cors_origins": ("https://a.example", ("https://a.example",)),
+    "cors_origins": (
+        "https://a.example, https://*.b.example",
+        ("https://a.example", "https://*.b.example"),
+    ),
     "root_path": ("/draw", "/draw"),
     "trusted_proxies": ("2", 2),
     "api_keys_file": ("keys", Path("keys")),
@@ -201,7 +204,9 @@ def test_on_a_space_the_page_is_open_to_all():
             {},
             "--allowed-hosts: 'a:80' is not possible; expected a name",
         ),
+        (["--cors-origins", "https://*"], {}, "'https://*' is not possible"),
         ([], {"BACKEND_URLS": "http://a/b"}, "BACKEND_URLS: 'http://a/b' is not possible"),
+        ([], {"BACKEND_URLS": "http://*.a.example"}, "BACKEND_URLS: 'http://*.a.example' is not"),
         ([], {"LOG_FORMAT": "xml"}, "LOG_FORMAT: 'xml' is not possible; expected text or json"),
         (["--log-prompts", "perhaps"], {}, "expected yes or no"),
         (

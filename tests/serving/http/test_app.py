@@ -685,6 +685,17 @@ def test_only_named_sites_can_use_the_api_from_a_browser():
         assert httpx.get(f"{site.url}/healthz").headers["vary"] == "Origin"
 
 
+def test_sites_below_a_name_can_embed_the_page_and_not_use_the_api():
+    headers = {"Origin": "https://a.example.org", "Sec-Fetch-Site": "cross-site"}
+    with serve(cors_origins=["https://*.example.org"]) as site:
+        answer = httpx.get(f"{site.url}/healthz", headers=headers)
+        refused = httpx.post(f"{site.url}/v1/generate", headers=headers)
+    policy = answer.headers["content-security-policy"]
+    assert policy.endswith("; frame-ancestors 'self' https://*.example.org")
+    assert "access-control-allow-origin" not in answer.headers
+    assert refused.status_code == 403
+
+
 # --- stopping ---
 
 
