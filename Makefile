@@ -22,6 +22,7 @@
 #   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside the same
 #   make screenshots                the page in each of its states, into out/screenshots
 #   make lint                       style, imports, types, size, Dockerfile
+#   make release VERSION=0.1.0      the version's tag, once CHANGELOG.md and pyproject.toml have it
 
 ACCELERATOR ?= cpu
 PYTHON ?= python3
@@ -39,7 +40,8 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run run-cluster test test-slow test-all test-rare test-reference test-incumbent \
-  test-cluster bench load chaos soak lighthouse bench-tpu bench-cpu bench-gpu screenshots lint clean
+  test-cluster bench load chaos soak lighthouse bench-tpu bench-cpu bench-gpu screenshots lint release \
+  clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -130,6 +132,17 @@ lint: $(VENV)/.installed-test tests/node/node_modules/.installed
 	$(VENV)/bin/node tests/node/node_modules/eslint/bin/eslint.js --config tests/node/eslint.config.js \
 	  ui tests/node
 	@if [ -x $(VENV)/bin/hadolint ]; then echo "hadolint Dockerfile" && $(VENV)/bin/hadolint Dockerfile; fi
+
+# Only a version whose date and changes are written down gets a tag.
+release:
+	@test -z "$$(git status --porcelain)" || \
+	  { echo "There are changes without a commit: commit or remove them first." >&2; exit 1; }
+	@grep -qxF 'version = "$(VERSION)"' pyproject.toml || \
+	  { echo "pyproject.toml has no line 'version = \"$(VERSION)\"'; give its version as VERSION=..." >&2; exit 1; }
+	@grep -Eqx '## $(subst .,[.],$(VERSION)) - [0-9]{4}-[0-9]{2}-[0-9]{2}' CHANGELOG.md || \
+	  { echo "CHANGELOG.md has no heading '## $(VERSION) - YYYY-MM-DD'." >&2; exit 1; }
+	git tag --annotate "v$(VERSION)" --message "Version $(VERSION)"
+	@echo "Publish it: git push origin v$(VERSION)"
 
 clean:
 	rm -rf $(VENV) $(REFERENCE) $(INCUMBENT) $(TPU) */node/node_modules
