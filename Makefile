@@ -24,6 +24,12 @@
 #   make lint                       style, imports, types, size, Dockerfile
 #   make release VERSION=0.1.0      the version's tag, once CHANGELOG.md and pyproject.toml have it
 
+# Windows sets OS; the Linux inside WSL does not.
+ifeq ($(OS),Windows_NT)
+$(error This program runs on Linux and macOS. On Windows, use WSL: \
+  https://learn.microsoft.com/windows/wsl/install)
+endif
+
 ACCELERATOR ?= cpu
 PYTHON ?= python3
 ARGS ?=

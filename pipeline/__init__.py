@@ -1,6 +1,7 @@
 """Stable Diffusion XL in Flax: text to pictures on TPU, GPU or CPU."""
 
-from importlib import import_module
+import sys
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import (
@@ -33,18 +34,24 @@ __all__ = [
     "metadata",
 ]
 
+# Every program imports this first. Later a module of Unix would be missing, such as fcntl.
+if sys.platform == "win32":
+    sys.exit(
+        "This program runs on Linux and macOS. On Windows, use WSL:"
+        " https://learn.microsoft.com/windows/wsl/install"
+    )
+
 # Imported on first use: a program that only reads the settings in a picture needs no JAX.
 _LATER = {
-    "BUNDLED": ".default_model",
-    "Control": ".text.controls",
-    "Result": ".drawing.drawing",
-    "SDXLPipeline": ".pipeline",
+    "BUNDLED": ".default_model:BUNDLED",
+    "Control": ".text.controls:Control",
+    "Result": ".drawing.drawing:Result",
+    "SDXLPipeline": ".pipeline:SDXLPipeline",
+    "metadata": ".images.metadata:",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metadata":
-        return import_module(".images.metadata", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name], __name__), name)
+    return resolve_name(__name__ + _LATER[name])

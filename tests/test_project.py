@@ -134,3 +134,26 @@ def test_a_release_is_refused(checkout: Path, file: str, was: str, becomes: str,
     git(checkout, "commit", "--all", "--quiet", "--message", "second")
     assert complaint in release(checkout, PROJECT["version"])
     assert git(checkout, "tag") == ""
+
+
+# Modules whose imports depend on the system come first: it only pretends to be Windows.
+ON_WINDOWS = """
+import asyncio, multiprocessing, runpy, subprocess, sys, tempfile
+sys.platform = "win32"
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("command", ["app", "cli draw a", "cli serve", "pipeline a"])
+def test_windows_is_refused(command: str):
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_WINDOWS, *command.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    sentence = "This program runs on Linux and macOS. On Windows, use WSL"
+    address = "https://learn.microsoft.com/windows/wsl/install"
+    assert (ended.returncode, ended.stderr) == (1, f"{sentence}: {address}\n")
+    made = subprocess.run(["make", "OS=Windows_NT"], cwd=ROOT, capture_output=True, text=True)
+    assert f"{sentence}: {address}" in made.stderr

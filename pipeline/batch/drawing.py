@@ -149,8 +149,7 @@ def check(pipe: SDXLPipeline, items: Sequence[Item]) -> None:
             pipe.check_size(*size)
     lines = {item.line.number: item for item in items}
     with ThreadPoolExecutor(_PREPARERS, thread_name_prefix="check") as threads:
-        for _ in threads.map(checked, lines.values()):
-            pass
+        list(threads.map(checked, lines.values()))  # raises what a check raised
 
 
 def add_sizes(pipe: SDXLPipeline, items: Iterable[Item]) -> None:
