@@ -2,12 +2,17 @@
 
 import ast
 import json
+import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
+from fnmatch import filter as filter_names
+from fnmatch import fnmatch
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import jsonschema
@@ -17,6 +22,7 @@ import yaml
 from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
+from benchmarks.processes import ON_A_CPU, Instance
 from serving import settings
 from serving.http import app as http_app
 from serving.http import server
@@ -24,6 +30,7 @@ from serving.metrics import Observer
 from serving.requests.registry import Limits
 from tests.fake_pipeline import FakePipeline
 from tests.generators import local_generator
+from tests.web import start
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -229,18 +236,97 @@ def test_probes_ask_what_the_program_answers(program: TestClient):
     assert probes >= 3
 
 
-def test_the_image_starts_and_checks_the_program(program: TestClient):
-    variables, steps = image()
-    commands = {name: value for name, value in steps if name in ("CMD", "HEALTHCHECK", "EXPOSE")}
-    [_, file] = json.loads(commands["CMD"])
-    assert (ROOT / file).is_file()
-    assert commands["EXPOSE"] == variables["PORT"]
-    [_, _, check] = json.loads(commands["HEALTHCHECK"].partition("CMD")[2])
-    compile(check, "HEALTHCHECK", "exec")
-    [path] = re.findall(r"'(/\w+)'", check)
-    assert program.get(path).status_code == 200
-    for accelerator in ("cpu", "cuda13", "tpu", "cluster"):
-        assert (ROOT / f"requirements-{accelerator}.txt").is_file()
+HOME = "/home/user"
+# Stand-ins for what changes the system: pip needs every list that it is given, and those inside.
+STAND_INS = {
+    "useradd": "",
+    "pip": """for word; do case $word in *.txt)
+        for list in "$word" $(sed -n 's/^-r //p' "$word"); do test -f "$list" || exit 1; done
+    esac; done""",
+}
+
+
+def context() -> list[str]:
+    """Return the files of a checkout that Docker sees, by .dockerignore."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+    patterns = (ROOT / ".dockerignore").read_text().split()
+
+    def is_seen(file: str) -> bool:
+        parents = [file, *map(str, Path(file).parents)]
+        matches = [each for each in patterns if filter_names(parents, each.removeprefix("!"))]
+        return not matches or matches[-1].startswith("!")
+
+    return [file for file in files if is_seen(file) and (ROOT / file).is_file()]
+
+
+def build(root: Path, **arguments: str) -> tuple[Path, dict[str, str]]:
+    """Take the steps of the Dockerfile in `root`; return the program's folder and its variables."""
+    stand_ins, folder = root / "stand-ins", root
+    stand_ins.mkdir()
+    for name, script in STAND_INS.items():
+        (stand_ins / name).write_text(f"#!/bin/sh\n{script}\n")
+        (stand_ins / name).chmod(0o755)
+    variables = {"PATH": f"{stand_ins}:{os.environ['PATH']}"}
+    for step, words in image()[1]:
+        value = words.replace(HOME, f"{root}{HOME}")
+        if step == "ARG":
+            name, _, default = value.partition("=")
+            variables[name] = arguments.get(name, default)
+        elif step == "ENV":
+            pairs = [each.split("=", 1) for each in shlex.split(value)]
+            variables |= {name: Template(text).substitute(variables) for name, text in pairs}
+        elif step == "WORKDIR":
+            folder = Path(value)
+            folder.mkdir(parents=True)
+        elif step == "COPY":
+            [pattern, _] = [word for word in value.split() if not word.startswith("--")]
+            copied = [file for file in context() if pattern == "." or fnmatch(file, pattern)]
+            assert copied, words
+            for file in copied:
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / file, folder / file)
+        elif step == "RUN":
+            subprocess.run(["sh", "-euc", value], cwd=folder, env=variables, check=True)
+    return folder, variables
+
+
+@pytest.mark.parametrize(("accelerator", "cluster"), [("tpu", "yes"), ("cuda13", "")])
+def test_every_image_can_be_built(accelerator: str, cluster: str, tmp_path: Path):
+    folder, variables = build(tmp_path, ACCELERATOR=accelerator, CLUSTER=cluster)
+    assert stat.S_IMODE(Path(variables["CACHE_DIR"]).stat().st_mode) == 0o700
+    assert not {"tests", "docs", "tools", "Makefile"} & {file.name for file in folder.iterdir()}
+    users = {pod.get("securityContext", {}).get("runAsUser") for pod in pods()}
+    assert users - {None} == {int(dict(image()[1])["USER"])}
+
+
+def test_an_image_without_its_list_of_packages_is_not_built(tmp_path: Path):
+    with pytest.raises(subprocess.CalledProcessError):
+        build(tmp_path, ACCELERATOR="abacus")
+
+
+@pytest.mark.slow
+def test_the_image_starts_and_checks_the_program(tmp_path: Path):
+    """Its command serves from the image's files alone, and its health check sees that."""
+    from tests.checkpoints import SMALLEST  # imports JAX, which no other test here needs
+
+    folder, variables = build(tmp_path)
+    steps = dict(image()[1])
+    assert steps["EXPOSE"] == variables["PORT"]
+    [python, program] = json.loads(steps["CMD"])
+    _, _, check = steps["HEALTHCHECK"].partition("CMD")
+    [checker, *words] = json.loads(check)
+    assert python == checker == "python"
+    variables |= {**ON_A_CPU, "CACHE_DIR": os.environ["CACHE_DIR"]}
+    command = [str(folder / program), "--model", str(SMALLEST)]
+    instance = Instance(command, tmp_path / "log", variables)
+    variables["PORT"] = str(instance.port)
+    start(instance)
+    try:
+        assert subprocess.run([sys.executable, *words], env=variables).returncode == 0
+    finally:
+        assert instance.stop(120) == 0
+    assert subprocess.run([sys.executable, *words], env=variables).returncode == 1
 
 
 def test_services_lead_to_ports_that_containers_have():
