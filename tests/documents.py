@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -10,10 +11,11 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "benchmarks" / "README.md",
     ROOT / "benchmarks" / "experiments.md",
+    ROOT / "examples" / "comfyui" / "README.md",
     ROOT / "ui" / "gradio_compat" / "README.md",
 ]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 
 def prose(text: str) -> str:
@@ -23,7 +25,7 @@ def prose(text: str) -> str:
 
 def fences(text: str) -> list[tuple[str, str]]:
     """Return the language and the text of every block of code."""
-    return _FENCE.findall(text)
+    return [(language, dedent(block)) for _, language, block in _FENCE.findall(text)]
 
 
 def spans(text: str) -> list[str]:

@@ -6,10 +6,13 @@ import inspect
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
@@ -22,18 +25,33 @@ from PIL import Image
 from pydantic import ValidationError
 
 import pipeline
+from benchmarks.processes import free_port
 from pipeline import SDXLPipeline, metadata
-from pipeline.__main__ import _parser
+from pipeline.__main__ import _parser, main
+from pipeline.batch.prompts import read_batch
 from pipeline.images.png import encode_png
 from pipeline.request import SETTINGS
 from serving import settings
-from tests.checkpoints import GOLDEN, SMALLEST
+from tests.checkpoints import EXECUTABLES, GOLDEN, SMALLEST
 from tests.controlnets import save_single_controlnet
 from tests.documents import NAMES, ROOT, fences, read, spans
 from tests.web import serve
 
 URL = "http://127.0.0.1:7860"
-LANGUAGES = {"", "html", "js", "json", "mermaid", "python", "sh", "toml", "yaml"}
+# The languages of blocks, and the tests of each.
+LANGUAGES = {
+    "html": "test_html_is_that_of_the_example",
+    "js": "RUN_ELSEWHERE",
+    "json": "test_json_and_yaml_can_be_read, tests/end_to_end/test_clients.py",
+    "jsonl": "test_the_file_of_prompts_can_be_drawn",
+    "mermaid": "none: the sites that show the documents draw it",
+    "nginx": "test_nginx_takes_its_settings",
+    "python": "test_what_the_documents_draw, test_the_flax_program_runs, RUN_ELSEWHERE",
+    "sh": "test_commands, test_curl, test_what_the_documents_draw",
+    "text": "tests/end_to_end/test_app.py, test_address_in_use",
+    "toml": "tests/pipeline/families/test_model_defaults.py",
+    "yaml": "test_json_and_yaml_can_be_read",
+}
 # These files run the examples in the languages that they name.
 RUN_ELSEWHERE = {
     ("docs/api.md", "python"): ROOT / "tests/end_to_end/test_clients.py",
@@ -46,7 +64,21 @@ OTHER_VARIABLES = {
     *("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
     *("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "XLA_PYTHON_CLIENT_PREALLOCATE"),
     *("PYTHONPATH", "RAY_AUTH_MODE"),
-    *("ACCELERATOR", "CLUSTER", "PYTHON", "ARGS"),
+    *("ACCELERATOR", "CLUSTER", "PYTHON", "ARGS", "VERSION"),
+}
+# Programs of others, and why no test runs them. Their files and variables are checked all the same.
+OTHERS = {
+    **dict.fromkeys(("cd", "export"), "they change the shell"),
+    **dict.fromkeys(
+        ("add-apt-repository", "apt-get", "cp", "mv", "useradd"), "they change the system"
+    ),
+    **dict.fromkeys(("systemctl", "journalctl"), "tests/test_deploy.py checks the unit"),
+    "docker": "tests/test_deploy.py takes the steps of the image, and checks Compose's files",
+    **dict.fromkeys(("kubectl", "helm"), "tests/test_deploy.py checks the files by their schemas"),
+    "gcloud": "it needs an account, and costs money",
+    "htpasswd": "tests/serving/http/test_sign_in.py reads such a file",
+    "nvidia-smi": "it needs a GPU",
+    "ss": "it shows what others do",
 }
 _ASSIGNMENT = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 # Words that may precede the name of a command.
@@ -60,7 +92,7 @@ def commands(block: str) -> Iterator[list[str]]:
         lexer.whitespace_split = True
         command: list[str] = []
         for word in lexer:
-            if set(word) <= set("&|;>"):
+            if set(word) <= set("&|;"):
                 yield command
                 command = []
             else:
@@ -89,9 +121,13 @@ def check(words: Sequence[str]) -> None:
     for word in words:
         if assignment := _ASSIGNMENT.fullmatch(word):
             check_variable(*assignment.groups())
-    name, *arguments = shlex.split(_PREFIX.sub("", shlex.join(words)) or "true")
+        elif word.startswith(("deploy/", "docs/", "examples/")) and not (ROOT / word).exists():
+            raise ValueError(f"no file {word}")
+    name, *arguments = shlex.split(_PREFIX.sub("", shlex.join(words)) or "cd")
     if name in CHECKS:
         CHECKS[name](arguments)
+    elif name not in OTHERS:
+        raise ValueError(f"no check of {name}: it is neither in CHECKS nor in OTHERS")
 
 
 @cache
@@ -180,9 +216,26 @@ def _make(words: Sequence[str]) -> None:
         raise ValueError(made.stderr)
 
 
+def _hf(words: Sequence[str]) -> None:
+    # With --help its options are read, and nothing is sent.
+    hf = Path(sys.executable).with_name("hf")
+    read = subprocess.run([hf, *words, "--help"], capture_output=True, text=True)
+    if read.returncode:
+        raise ValueError(read.stderr)
+
+
+def _pip(words: Sequence[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {extra for word in words for extra in re.findall(r"[\w-]+", word.partition("[")[2])}
+    if words[0] != "install" or extras - project["optional-dependencies"].keys():
+        raise ValueError(f"pip cannot {words}")
+
+
 CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     "curl": lambda words: None,  # test_curl sends it
+    "hf": _hf,
     "make": _make,
+    "pip": _pip,
     "python": _python,
     "python3": _python,
     "sdxl-jax": _sdxl_jax,
@@ -204,7 +257,7 @@ def test_commands(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_language_is_known(name: str):
     found = {language for language, _ in fences(read(ROOT / name))}
-    assert found <= LANGUAGES, "check it in tests/test_commands.py"
+    assert found <= LANGUAGES.keys(), "check it in tests/test_commands.py"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("docs/")])
@@ -222,22 +275,53 @@ def python_blocks(name: str) -> list[str]:
     return [block for language, block in fences(read(ROOT / name)) if language == "python"]
 
 
-@pytest.mark.slow
-def test_the_readmes_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With a tiny checkpoint in place of the miniature, which takes longer to compile."""
-    [program] = python_blocks("README.md")
-    assert len(program.splitlines()) <= 10
+# Sizes of pictures, and those that the smallest checkpoint draws in their place.
+SMALLER = {"512": "24", "64": "16"}
+# Pictures in each folder that the programs and the commands of a document draw.
+DRAWN = {
+    "README.md": {".": 4, "pictures": 5},
+    "docs/batch.md": {"pictures": 1},
+    "docs/controls.md": {".": 5},
+    "docs/python.md": {".": 3, "pictures": 5},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with the files that documents name; tiny models stand for theirs."""
     monkeypatch.setattr(pipeline, "BUNDLED", SMALLEST)
-    monkeypatch.chdir(tmp_path)
-    said: list[str] = []
-    exec(
-        compile(program, "README.md", "exec"),
-        {"print": lambda *words: said.extend(map(str, words))},
-    )
-    assert {file.name for file in tmp_path.iterdir()} == {
-        f"star-{seed}.png" for seed in range(7, 11)
-    }
-    assert "a large red star on a blue background" in said[0]
+    load = partial(SDXLPipeline.from_pretrained, cache_dir=EXECUTABLES)
+    monkeypatch.setattr(SDXLPipeline, "from_pretrained", load)
+    monkeypatch.setenv("MODEL_ID", str(SMALLEST))
+    monkeypatch.setenv("CACHE_DIR", str(EXECUTABLES))
+    files = tmp_path / "files"
+    (files / "photos").mkdir(parents=True)
+    for name in ("photo.png", "map.png", "photos/harbour.jpg"):
+        Image.new("RGB", (40, 30), "navy").save(files / name)
+    mask = Image.new("L", (40, 30))
+    mask.paste(255, (10, 10, 20, 20))
+    mask.save(files / "mask.png")
+    save_single_controlnet(files / "canny.safetensors", SMALLEST)
+    (files / "sdxl.safetensors").symlink_to(SMALLEST)
+    (files / "prompts.txt").write_text("a red star\n")
+    monkeypatch.chdir(files)
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_the_documents_draw(name: str, folder: Path):
+    """The Python programs and the commands of a document, as they stand there."""
+    given = {*folder.rglob("*.png")}
+    for program in python_blocks(name):
+        for large, small in SMALLER.items():
+            program = program.replace(large, small)
+        exec(compile(program, name, "exec"), {})
+    for words in shell_commands(name):  # but for --plan, which asks the Hub
+        if words[1:3] == ["-m", "pipeline"] and words[3:] and "--plan" not in words:
+            assert main(words[3:]) == 0
+    drawn = {*folder.rglob("*.png")} - given
+    assert Counter(str(file.parent.relative_to(folder)) for file in drawn) == DRAWN[name]
 
 
 def test_the_flax_program_runs():
@@ -247,43 +331,28 @@ def test_the_flax_program_runs():
     assert set(names["params"]) > {"unet", "vae", "scheduler"}  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.slow
-def test_the_program_of_several_requests_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    _, program = python_blocks("docs/python.md")
-    monkeypatch.setattr(pipeline, "BUNDLED", SMALLEST)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(program, "docs/python.md", "exec"), {})
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["0-0.png", "7-0.png", "7-1.png"]
-
-
-@pytest.mark.slow
-def test_the_program_from_pictures_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With a tiny checkpoint, whose pictures are tiny, in place of the miniature."""
-    program, _ = python_blocks("docs/python.md")
-    monkeypatch.setattr(pipeline, "BUNDLED", SMALLEST)
-    Image.new("RGB", (40, 30), "navy").save(tmp_path / "photo.png")
-    mask = Image.new("L", (40, 30))
-    mask.paste(255, (10, 10, 20, 20))
-    mask.save(tmp_path / "mask.png")
-    monkeypatch.chdir(tmp_path)
-    smaller = program.replace("512", "24").replace("64", "16")
-    exec(compile(smaller, "docs/python.md", "exec"), {})
-
-
-@pytest.mark.slow
-def test_the_program_with_a_controlnet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    [program] = python_blocks("docs/controls.md")
-    Image.new("RGB", (40, 30), "navy").save(tmp_path / "photo.png")
-    save_single_controlnet(tmp_path / "canny.safetensors", SMALLEST)
-    (tmp_path / "sdxl.safetensors").symlink_to(SMALLEST)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(program, "docs/controls.md", "exec"), {})
-
-
 def test_no_other_program_is_left_unrun():
-    run = {"README.md", "docs/coming-from-flax.md", "docs/controls.md", "docs/python.md"}
-    run |= {name for name, language in RUN_ELSEWHERE if language == "python"}
-    assert {name for name in NAMES if python_blocks(name) and name != "CONTRIBUTING.md"} == run
+    run = {*DRAWN, "docs/coming-from-flax.md", *(name for name, _ in RUN_ELSEWHERE)}
+    assert {name for name in NAMES if python_blocks(name)} <= run
+
+
+def test_the_file_of_prompts_can_be_drawn(folder: Path):
+    [block] = [block for kind, block in fences(read(ROOT / "docs/batch.md")) if kind == "jsonl"]
+    (folder / "prompts.jsonl").write_text(block)
+    batch = read_batch(folder / "prompts.jsonl", {})
+    assert len(batch.items) == 6
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="there is no nginx here")
+def test_nginx_takes_its_settings(tmp_path: Path):
+    [block] = [block for kind, block in fences(read(ROOT / "docs/deploy.md")) if kind == "nginx"]
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {kind}; " for kind in kinds)
+    server = f"access_log off; {folders} server {{ listen 127.0.0.1:{free_port()}; {block} }}"
+    (tmp_path / "nginx.conf").write_text(f"pid pid; events {{}} http {{ {server} }}")
+    command = ["nginx", "-t", "-p", str(tmp_path), "-c", "nginx.conf", "-e", "stderr"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_the_programs_of_the_apis_are_run_elsewhere():
@@ -420,6 +489,10 @@ def test_the_size_of_a_fleet_is_what_its_command_prints():
         ("python app.py --ports 8000", "takes neither"),
         ("sdxl-jax paint moon", "no command paint"),
         ("serve run cluster:app accelerator=abacus", "does not take"),
+        (".venv/bin/hf repos create name --colour red", "No such option"),
+        ("pip install '.[abacus]'", "pip cannot"),
+        ("sudo docker compose -f deploy/gone.yaml up", "no file deploy/gone.yaml"),
+        ("abacus count", "no check of abacus"),
     ],
 )
 def test_a_wrong_command_is_found(command: str, reason: str):

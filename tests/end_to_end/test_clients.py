@@ -19,6 +19,7 @@ from mcp.types import CallToolResult, ImageContent
 from PIL import Image
 
 from benchmarks.processes import ROOT
+from tests.documents import fences
 
 NODE = ROOT / "tests" / "node"
 URL = "http://127.0.0.1:7860"
@@ -134,3 +135,12 @@ def test_assistants(address: str):
         "left_out": "",
         "ignored": [],
     }
+
+
+def test_how_a_prompt_is_read(address: str):
+    """The answer in docs/prompts.md is that to its call."""
+    (_, call), (_, answer) = fences((ROOT / "docs" / "prompts.md").read_text("utf-8"))
+    [body] = re.findall(r"-d '(.*)'", call)
+    headers = {"Content-Type": "application/json"}
+    said = httpx.post(f"{address}/v1/length", content=body, headers=headers).json()
+    assert said == json.loads(answer)
