@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.schedulers.config import MAX_INFERENCE_STEPS, SCHEDULERS, SIGMA_KEYS, SchedulerConfig
+from pipeline.schedulers.config import (
+    MAX_INFERENCE_STEPS,
+    SCHEDULERS,
+    SIGMA_KEYS,
+    SchedulerConfig,
+    count_evaluations,
+)
 from pipeline.schedulers.dpm_solver import solver_sigmas
 from pipeline.schedulers.euler import euler_sigmas, lms_weights
 from pipeline.schedulers.methods import METHODS, make_schedule
@@ -46,13 +52,6 @@ def test_every_step_count_gives_falling_noise(
         assert timesteps.max() <= 999
 
 
-def more_evaluations(name: str, steps: int) -> int:
-    """Return the number of evaluations beyond one for each step."""
-    if name in ("heun", "dpmsolver++-sde"):
-        return steps - 1
-    return int(name == "pndm" and steps > 1)
-
-
 @pytest.mark.parametrize("zero_snr", [False, True])
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -62,7 +61,7 @@ def test_every_step_count_gives_a_table(name: str, spacing: str, zero_snr: bool)
         config = replace(with_zero_snr(config), prediction_type="v_prediction")
     for steps in STEPS:
         schedule = make_schedule(config, steps)
-        evaluations = steps + more_evaluations(name, steps)
+        evaluations = count_evaluations(name, steps)
         assert [column.shape[:1] for column in schedule.table] == [(evaluations,)] * 7
         assert schedule.table.values.shape[1:] == (1 + REMEMBERED,)
         assert len(schedule.stops) == steps

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.runtime.sampler import step_noise
+from pipeline.schedulers.config import SCHEDULERS
 from pipeline.schedulers.methods import make_schedule
 from pipeline.schedulers.sigmas import alphas_cumprod, train_sigmas
 from pipeline.schedulers.stepping import add_noise, step
@@ -61,7 +62,7 @@ def test_the_noised_picture_is_that_of_diffusers(key: str) -> None:
     assert len(schedule.noised) == len(expected) + 1
     np.testing.assert_array_equal(schedule.noised[-1], [1, 0])
     # diffusers gives the middle of a step of this scheduler the noise of the step's end.
-    each = 2 if case["name"] == "dpmsolver++-sde" else 1
+    each = SCHEDULERS[case["name"]].evaluations
     for (signal, deviation), right in zip(schedule.noised[:-1:each], expected[::each], strict=True):
         noised = signal * GOLDEN["x0"] + deviation * GOLDEN["latents"]
         assert relative_error(noised, right) <= STEP_BOUND
