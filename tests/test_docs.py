@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from pipeline.request import SETTINGS
 from tests.documents import NAMES, ROOT, fences, prose, read
 
 MOST_README_LINES = 160
@@ -33,6 +34,16 @@ def test_python_examples_import_names_that_exist(name: str):
             if isinstance(node, ast.ImportFrom):
                 module = importlib.import_module(node.module or "")
                 assert all(hasattr(module, alias.name) for alias in node.names)
+
+
+def test_every_test_that_is_named_exists():
+    tests = "".join(file.read_text("utf-8") for file in ROOT.glob("tests/**/test_*.py"))
+    named = {test for name in NAMES for test in re.findall(r"`(test_\w+)`", read(ROOT / name))}
+    assert named <= {*re.findall(r"def (test_\w+)", tests)}
+
+
+def test_every_setting_of_a_request_is_described():
+    assert SETTINGS.keys() <= {*re.findall(r"`(\w+)`", read(ROOT / "docs/api.md"))}
 
 
 def test_the_readme_is_short():
