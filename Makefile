@@ -11,15 +11,17 @@
 #   make test-reference             the comparison with torch's diffusers
 #   make test-incumbent             the same with its old Flax pipelines
 #   make test-cluster               the tests of several machines, with Ray Serve on this one
+#   make measure                    what this machine takes to draw: a table, and a record to
+#                                   contribute; minutes with ACCELERATOR=tpu, MODEL_ID=... or as is
 #   make bench                      all that can be measured here, into benchmarks/results:
-#                                   start-up, requests, delivery, and bench-cpu; it takes hours
+#                                   measure, clients and bench-cpu; it takes hours
 #   make load                       the serving path under more load than there is capacity
 #   make chaos                      the same while instances are killed, stopped and cut off
 #   make soak                       an hour of mixed load: nothing may grow
 #   make lighthouse                 the page as Lighthouse judges it, and what it weighs
 #   make bench-tpu                  SDXL at full size compiled for TPUs and analysed, without one
 #   make bench-cpu                  the miniature, and SDXL, on a CPU, beside diffusers' pipelines
-#   make bench-gpu                  SDXL at full size on an NVIDIA GPU, beside the same
+#   make bench-gpu                  measure, and more about SDXL on an NVIDIA GPU, beside the same
 #   make screenshots                the page in each of its states, into out/screenshots
 #   make lint                       style, imports, types, size, Dockerfile
 #   make release VERSION=0.1.0      the version's tag, once CHANGELOG.md and pyproject.toml have it
@@ -46,8 +48,8 @@ PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run run-cluster test test-slow test-all test-rare test-reference test-incumbent \
-  test-cluster bench load chaos soak lighthouse bench-tpu bench-cpu bench-gpu screenshots lint release \
-  clean
+  test-cluster measure bench load chaos soak lighthouse bench-tpu bench-cpu bench-gpu screenshots \
+  lint release clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -92,10 +94,12 @@ test-reference test-incumbent: $(REFERENCE)/.installed
 test-cluster: $(VENV)/.installed-test
 	$(VENV)/bin/python -m pytest tests/cluster $(ARGS)
 
+measure: $(VENV)/.installed-$(ACCELERATOR)
+	$(VENV)/bin/python -m benchmarks.measure $(ARGS)
+
 bench: $(VENV)/.installed-$(ACCELERATOR) $(VENV)/.installed-test
 	sh tests/chromium.sh $(VENV)/bin/python
-	$(VENV)/bin/python -m benchmarks
-	$(VENV)/bin/python -m benchmarks.steps
+	$(MAKE) --no-print-directory measure
 	$(VENV)/bin/python -m benchmarks.clients
 	$(MAKE) --no-print-directory bench-cpu
 	$(VENV)/bin/python -m tools.figures
@@ -119,7 +123,10 @@ bench-gpu:
 	  echo "There is no NVIDIA GPU here (no nvidia-smi): nothing is measured."; \
 	else \
 	  $(MAKE) --no-print-directory $(VENV)/.installed-cuda13 $(REFERENCE)/.installed \
-	    $(INCUMBENT)/.installed-cuda13 && $(VENV)/bin/python -m benchmarks.gpu $(ARGS); \
+	    $(INCUMBENT)/.installed-cuda13 && \
+	  $(VENV)/bin/python -m benchmarks.measure --cache out/gpu && \
+	  $(VENV)/bin/python -m benchmarks.measure --cache out/gpu \
+	    profile fidelity torch torch.compile flax $(ARGS); \
 	fi
 
 screenshots: $(VENV)/.installed-test

@@ -1,55 +1,80 @@
-"""Runs a module of this project in a separate process, with any environment's interpreter."""
+"""Runs modules of this project in separate processes, and records the figures that they print."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import TIMEOUT_MAX, Event, Timer
+from threading import Timer
 from typing import Any
 
+from benchmarks import record
 from benchmarks.processes import ROOT
 
-
-def run(
-    module: str, arguments: Sequence[str], python: str | Path = sys.executable, **environment: str
-) -> Any:
-    """Run a module, and return the last line that it prints to stdout; see `stream`."""
-    return [*stream(module, arguments, python, TIMEOUT_MAX, **environment)][-1]
+# The folders with the libraries' environments.
+ENVIRONMENTS = {"ours": "", "flax": ".venv-incumbent", "torch": ".venv-reference"}
 
 
-def stream(
-    module: str,
-    arguments: Sequence[str],
-    python: str | Path,
-    seconds: float,
-    **environment: str,
-) -> Iterator[Any]:
-    """Run a module and yield each line that it prints to stdout, parsed as JSON, at once.
+@dataclass(frozen=True)
+class Run:
+    """A process of a measurement: the name of its figures, its module and its arguments."""
 
-    Its stderr is passed through.
+    name: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    library: str = "ours"
+    environment: dict[str, str] = field(default_factory=dict)
 
-    Raises:
-        TimeoutExpired: if the module takes longer than `seconds`; it is killed.
-        CalledProcessError: if the module exits with a status other than 0.
+
+class Record:
+    """A record that is written anew with every figure, so that one that is broken off is of use.
+
+    Args:
+        name: the module of the benchmark.
+        folder: for the file.
+        part: the part of the benchmark, if it has parts. The file is named for all of these.
+
+    Attributes:
+        report: the content: figures by the name of their process, in groups by name.
+        file: where it is written; None before the first figure.
     """
-    command = [str(python), "-m", module, *arguments]
+
+    def __init__(self, name: str, folder: Path = record.RESULTS, part: str = "") -> None:
+        self.report: dict[str, Any] = {**record.head(f"benchmarks.{name}"), "device": "unknown"}
+        self.file: Path | None = None
+        self._names, self._folder = (name, part), folder
+
+    def follow(self, group: str, run: Run, seconds: float) -> dict[str, Any]:
+        """Run a process for at most some seconds, and return its figures."""
+        figures = self.report.setdefault(group, {}).setdefault(run.name, {})
+        for line in followed(run, seconds):
+            figures |= line
+            self.report["device"] = figures.get("device", self.report["device"])
+            self.save()
+        return figures
+
+    def save(self) -> None:
+        """Write the file."""
+        names = dict.fromkeys((*self._names, self.report["device"]))
+        self.file = record.save("-".join(names), self.report, self._folder)
+
+
+def followed(run: Run, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a process as it prints them in JSON, then how it failed if it did.
+
+    A failure is not raised, so that the other measurements are kept. The process's stderr is
+    passed through. After `seconds` it is killed.
+    """
+    command = [str(interpreter(run.library)), "-m", run.module, *run.arguments]
+    environment, end = {**os.environ, **run.environment}, time.monotonic() + seconds
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **environment},
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     ) as process:
         assert process.stdout is not None
-        expired = Event()
-
-        def end() -> None:
-            expired.set()
-            process.kill()
-
-        limit = Timer(seconds, end)
+        limit = Timer(seconds, process.kill)
         limit.start()
         try:
             for line in process.stdout:
@@ -58,7 +83,12 @@ def stream(
         finally:
             limit.cancel()
             process.kill()
-    if expired.is_set():
-        raise subprocess.TimeoutExpired(command, seconds)
     if status:
-        raise subprocess.CalledProcessError(status, command)
+        reason = f"status {status}" if time.monotonic() < end else f"its time, {seconds:.0f} s"
+        yield {"failed": f"{run.module} ended with {reason}"}
+
+
+def interpreter(library: str) -> Path:
+    """Return the Python of a library's environment, or this one where it has none."""
+    python = ROOT / ENVIRONMENTS[library] / "bin/python"
+    return python if python.exists() else Path(sys.executable)

@@ -2,12 +2,11 @@
 
     .venv-incumbent/bin/python -m benchmarks.draw_flax CONFIGS
 
-Prints its measurements as JSON.
+With `--devices`, they share the pictures by the pipeline's own `pmap`. Prints its measurements as
+JSON, each line with all so far.
 """
 
-import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import transformers.utils.logging
+from flax.jax_utils import replicate
 from transformers import CLIPTextConfig, FlaxCLIPTextModel, FlaxCLIPTextModelWithProjection
 
 from benchmarks import draw_job
@@ -31,38 +31,41 @@ TEXT_ENCODERS = {
 def main() -> None:
     """Measure, and print the results."""
     options = draw_job.read_arguments("draw_flax")
+    count = options.devices or 1
+    jax.config.update("jax_num_cpu_devices", count)
+    devices = jax.devices()[:count]
+    report = draw_job.Report(
+        provider="diffusers 0.39, Flax",
+        device=devices[0].device_kind,
+        devices=count,
+        versions=draw_job.versions(PACKAGES),
+    )
     pipeline, shapes = build(options.configs, options.dtype)
-    params = fill(shapes, jax.random.PRNGKey(0))
+    params = fill(shapes, 0)
     params["scheduler"] = pipeline.scheduler.create_state()
+    params = replicate(params, devices)
     words = draw_job.config(options.configs, "text_encoder/config.json")["vocab_size"]
-    shape = (options.images, 2, 77)
+    shape = (count, options.images // count, 2, 77)
     ids = jnp.asarray(np.random.default_rng(0).integers(0, words, shape, np.int32))
+    keys = jax.random.split(jax.random.PRNGKey(0), count)
 
-    # The same call as in the pipeline's own pmap, for one device.
-    @partial(jax.jit, static_argnums=0)
-    def generate(latent: bool, params: Any, key: jax.Array) -> jax.Array:
+    # The same call as in the pipeline's own pmap.
+    @partial(jax.pmap, static_broadcasted_argnums=0, devices=devices)
+    def generate(latent: bool, params: Any, ids: jax.Array, key: jax.Array) -> jax.Array:
         size = (options.pixels, options.pixels)
         scale = draw_job.GUIDANCE_SCALE
         arguments = (ids, params, key, options.steps, *size, scale, None, ids)
         return pipeline._generate(*arguments, return_latents=latent)
 
     def draw(latent: bool) -> np.ndarray:
-        return np.asarray(generate(latent, params, jax.random.PRNGKey(0)))
+        return np.asarray(generate(latent, params, ids, keys))
 
-    device = jax.devices()[0]
-    report = {
-        "provider": "diffusers 0.39, Flax",
-        "device": device.device_kind,
-        "versions": draw_job.versions(PACKAGES),
-        **draw_job.request_figures(
-            partial(draw, False), partial(draw, True), options.steps, options.repeats
-        ),
-        "peak_memory_mb": (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6,
-    }
-    print(json.dumps(report))
+    draw_job.measure_requests(report, partial(draw, False), partial(draw, True), options)
+    memory = (devices[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
+    report.add(peak_memory_mb=memory)
 
 
-def build(configs: Path, dtype: str) -> tuple[Any, dict[str, Any]]:
+def build(configs: str, dtype: str) -> tuple[Any, dict[str, Any]]:
     """Build the pipeline from a folder with a checkpoint's JSON files, to compute in `dtype`.
 
     Returns:

@@ -1,15 +1,19 @@
-"""One process: this project's sampler, with random weights made on the device.
+"""One process: this project's sampler, with random weights or a model's own.
 
     .venv/bin/python -m benchmarks.draw_ours CONFIGS
 
-Prints its measurements as JSON, each line with all so far. `--fidelity` also draws the pictures in
-float32, from the same latents and weights, and compares them.
+Prints its measurements as JSON, each line with all so far. The first step and the first picture
+come as soon as the programs are compiled. Then come requests for all pictures and for one, in all
+steps and in four. `--fidelity` also draws the pictures in float32, from the same latents and
+weights, and compares them.
 """
 
+import resource
 import time
 from argparse import Namespace
-from dataclasses import replace
 from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,19 +23,18 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import benchmarks
 from benchmarks import draw_job, gpu_profile
-from benchmarks.full_size import controlnet_of
 from benchmarks.random_weights import fill
-from pipeline.families import read_config
-from pipeline.families.family import Config
-from pipeline.families.latent_unet import CONTROL
+from pipeline.checkpoints.checkpoint import Checkpoint
+from pipeline.checkpoints.source import fetch
+from pipeline.families import FamilyReader, read_config
+from pipeline.families.family import Config, image_size
 from pipeline.kernels.matmul_conv import dot_general
-from pipeline.platforms import platform_of
-from pipeline.runtime.compiled import CompiledSampler, make_mesh
-from pipeline.runtime.control_networks import ControlNetwork
-from pipeline.runtime.controls import ControlStart, Guided
+from pipeline.platforms import network_dtype, platform_of, worth_a_copy, worth_bfloat16
+from pipeline.runtime.compiled import CompiledSampler, make_mesh, place_on
 from pipeline.runtime.executables import ExecutableCache, compile_missing, load_cached
-from pipeline.runtime.loading import trace_networks
+from pipeline.runtime.loading import load_networks, match_networks, trace_networks
 from pipeline.runtime.mesh import cores_as_devices
 from pipeline.runtime.parameters import Parameters
 from pipeline.runtime.programs import Shapes, Target, program_names
@@ -41,38 +44,34 @@ from pipeline.runtime.work import Work, pack
 from pipeline.schedulers.methods import make_schedule
 
 PACKAGES = ("flax", "jax", "jaxlib")
+FEW_STEPS = 4
 
 
 def main() -> None:
     """Measure, and print the results."""
     options = draw_job.read_arguments("draw_ours")
     cores_as_devices(options.images)
-    config = read_config(options.configs)
-    device = jax.devices()[0]
-    report = draw_job.Report(
-        provider="this project",
-        device=device.device_kind,
-        versions=draw_job.versions(PACKAGES),
+    report = draw_job.Report(provider="this project", versions=draw_job.versions(PACKAGES))
+    job = Job(options, options.dtype)
+    devices, shapes = job.mesh.devices.flat, job.compiled.shapes
+    report.add(
+        device=devices[0].device_kind,
+        devices=len(devices),
+        dtype=job.compiled.target.dtype.name,
+        job=f"{shapes.images} x {shapes.width}x{shapes.height}, {options.steps} steps",
+        compile_seconds=job.compile_seconds,
     )
     begin = time.perf_counter()
-    job = Job(config, options, options.dtype)
-    start_seconds = time.perf_counter() - begin
-    report.add(start_seconds=start_seconds, compile_seconds=job.compile_seconds)
+    job.ask(options.images, 1)
     job.encode()
-    latents = job.denoise()
-    median_seconds = partial(draw_job.seconds, repeats=options.repeats)
-    report.add(
-        step_seconds=median_seconds(lambda: job.denoise().block_until_ready()) / options.steps
-    )
-    if options.control:
-        guided_seconds = median_seconds(lambda: job.denoise(follow=True).block_until_ready())
-        report.add(control_step_seconds=guided_seconds / options.steps)
-    report.add(request_seconds=median_seconds(lambda: job.pictures()))
-    report.add(decode_seconds=median_seconds(lambda: np.asarray(job.decode(latents)[1])))
-    report.add(encode_seconds=median_seconds(lambda: jax.block_until_ready(job.encode())))
-    memory = (device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
-    report.add(peak_memory_mb=memory)
-    report.add(matmul_tflops=matmul_tflops(job.mesh, jnp.dtype(options.dtype)))
+    latents = job.denoise().block_until_ready()
+    report.add(first_step_seconds=round(time.perf_counter() - begin, 3))
+    np.asarray(job.decode(latents)[1])
+    report.add(start_seconds=round(time.perf_counter() - benchmarks.STARTED, 2))
+    job.ask(options.images, options.steps)
+    if options.repeats:
+        measure(job, options, report)
+    report.add(peak_memory_mb=round(peak_memory_mb(job.mesh)))
     if options.profile:
         with jax.profiler.trace(str(options.profile)):
             job.pictures()
@@ -85,41 +84,59 @@ def main() -> None:
         pictures = job.pictures()
         del job
         with jax.default_matmul_precision("highest"):  # else a GPU multiplies in TF32
-            exact = Job(config, options, "float32").pictures()
-        report.add(psnr_db_against_float32=psnr(pictures, exact))
+            exact_job = Job(options, "float32")
+        report.add(psnr_db_against_float32=psnr(pictures, exact_job.pictures()))
+
+
+def measure(job: "Job", options: Namespace, report: draw_job.Report) -> None:
+    """Measure requests, a step and what comes before and after the steps."""
+    timed = partial(draw_job.measure, repeats=options.repeats)
+    counts = dict.fromkeys((options.images, 1)), dict.fromkeys((options.steps, FEW_STEPS))
+    requests: dict[str, draw_job.Times] = {}
+    for images, steps in product(*counts):
+        if steps <= options.steps:
+            job.ask(images, steps)
+            requests[f"pictures: {images}, steps: {steps}"] = timed(job.pictures)
+            report.add(requests={name: times._asdict() for name, times in requests.items()})
+    report.add(**next(iter(requests.values())).figures("request"))
+    job.ask(options.images, options.steps)
+    latents = job.denoise()
+    steps = timed(lambda: job.denoise().block_until_ready())
+    report.add(**steps.figures("step", options.steps))
+    report.add(**timed(lambda: np.asarray(job.decode(latents)[1])).figures("decode"))
+    report.add(matmul_tflops=matmul_tflops(job.mesh, job.compiled.target.dtype))
 
 
 class Job:
-    """A sampler with random weights, which are the same in any dtype, and one request for it."""
+    """A sampler with random weights, which are the same in any dtype, or with a model's own."""
 
-    def __init__(self, config: Config, options: Namespace, dtype: str) -> None:
-        images, pixels = options.images, options.pixels
-        # One accelerator is compared with one; a CPU may be split into several devices, one a core.
-        devices = jax.devices()
-        mesh_devices = devices[:1] if platform_of(devices[0]).is_accelerator else devices
-        self.mesh = make_mesh(mesh_devices, images)
-        shapes = Shapes(images, pixels, pixels)
-        target = Target(config, jnp.dtype(dtype), self.mesh, shapes, controls=options.control)
+    def __init__(self, options: Namespace, dtype: str | None) -> None:
+        images, devices = options.images, jax.devices()[: options.devices]
+        config, checkpoint = read(options)
+        chosen_dtype, parameters = choose_dtype(config, dtype, devices)
+        self.mesh = make_mesh(worth_a_copy(devices, parameters), images)
+        shapes = Shapes(images, *image_size(config, options.pixels, options.pixels))
+        target = Target(config, chosen_dtype, self.mesh, shapes)
         place = NamedSharding(self.mesh, P())
-        networks = random_networks(config, target.dtype, place)
+        if checkpoint is None:
+            networks = random_networks(config, chosen_dtype, place)
+        else:
+            pending = match_networks(checkpoint, trace_networks(config, chosen_dtype))
+            networks = load_networks(pending, place_on(self.mesh))
         cache = None if options.cache is None else ExecutableCache(options.cache)
         executables = compile_missing(target, networks, cache, load_cached(target, cache))
         self.compile_seconds = {
-            name: built.seconds for name, built in executables.items() if built.source == "miss"
+            name: round(built.seconds, 2)
+            for name, built in executables.items()
+            if built.source == "miss"
         }
         room = Room([Model("", target, networks, [*networks], program_names(target))], cache)
         self.compiled = CompiledSampler(target, executables, Parameters(networks), room)
-        controls = [self._control(place, options)] if options.control else []
         self._slots = Slots(self.compiled)
-        schedule = make_schedule(config.scheduler, options.steps)
-        evaluations = schedule.stops[-1]
-        scales = draw_job.GUIDANCE_SCALE, 0.0
-        self._work = [pack(schedule, *scales, evaluations, seed) for seed in range(images)]
-        self._evaluations = range(evaluations)
         words = min(encoder.vocab_size for encoder in config.text_encoders.values())
         rows = [(1, 2, images, count) for count in config.tokens]
         rng = np.random.default_rng(0)
-        start = Start(
+        self._start = Start(
             input_ids=tuple(rng.integers(0, words, row, np.int32) for row in rows),
             weights=tuple(np.ones(row, np.float32) for row in rows),
             chunks=np.ones((1, 2, images), np.int32),
@@ -128,26 +145,22 @@ class Job:
             texts=np.ones(images, np.int32),
             vectors=None,
             guidance_scale=draw_job.GUIDANCE_SCALE,
-            init_noise_sigma=schedule.init_noise_sigma,
+            init_noise_sigma=make_schedule(config.scheduler, options.steps).init_noise_sigma,
             seeds=np.arange(images, dtype=np.uint32),
             variations=(),
             noise=None,
-            controls=controls,
+            controls=[],
         )
-        self._entries = {slot: Entry(start, slot) for slot in range(images)}
+        self.ask(images, options.steps)
 
-    def _control(self, place: NamedSharding, options: Namespace) -> ControlStart:
-        """Return a picture to follow through a ControlNet with random weights in all steps."""
-        target, shapes = self.compiled.target, self.compiled.shapes
-        config = controlnet_of(target.config.networks["unet"])
-        only = replace(target.config, networks={CONTROL: config})
-        network = random_networks(only, target.dtype, place)[CONTROL]
-        self.compiled.add_control(config, network)
-        leaves = jax.tree.leaves(nnx.state(network))
-        picture = np.zeros((shapes.images, shapes.height, shapes.width, 3), np.float32)
-        scales = np.ones((options.steps, 2, len(target.residuals_spec)), np.float32)
-        control = ControlNetwork("", config, None, "", leaves)  # type: ignore[arg-type]
-        return ControlStart(control, [picture], [0], [1.0], scales)
+    def ask(self, images: int, steps: int) -> None:
+        """Ask for a number of pictures in a number of steps."""
+        schedule = make_schedule(self.compiled.target.config.scheduler, steps)
+        evaluations = schedule.stops[-1]
+        scales = draw_job.GUIDANCE_SCALE, 0.0
+        self._work = [pack(schedule, *scales, evaluations, seed) for seed in range(images)]
+        self._evaluations = range(evaluations)
+        self._entries = {slot: Entry(self._start, slot) for slot in range(images)}
 
     def pictures(self) -> np.ndarray:
         """Run a whole request; return `[B, H, W, 3]` uint8 on the host."""
@@ -160,20 +173,38 @@ class Job:
         self._slots.enter(self._entries)
         return self._slots.context
 
-    def denoise(self, follow: bool = False) -> jax.Array:
-        """Run all steps, with the ControlNet if `follow`; return the latents."""
+    def denoise(self) -> jax.Array:
+        """Run all steps; return the latents."""
         for i in self._evaluations:
             rows = {
                 slot: Work(work.numbers[i], work.integers[i])
                 for slot, work in enumerate(self._work)
             }
-            entries = self._entries.items() if follow else ()
-            self._slots.advance(rows, {slot: Guided(entry, i, (0, 0)) for slot, entry in entries})
+            self._slots.advance(rows, {})
         return self._slots.state.latents
 
     def decode(self, latents: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Decode all pictures; see `CompiledSampler.decode`."""
+        """Decode the pictures; see `CompiledSampler.decode`."""
         return self.compiled.decode(latents, slot_mask(self.compiled.shapes.images, self._entries))
+
+
+def read(options: Namespace) -> tuple[Config, Checkpoint | None]:
+    """Return the configuration, and the checkpoint whose weights to load, if there are any."""
+    if not options.weights:
+        return read_config(Path(options.configs)), None
+    reader = FamilyReader(safety_checker=False).for_model(options.configs)
+    checkpoint = fetch(options.configs, None, reader, prefer_fp16=True)
+    return checkpoint.config, checkpoint
+
+
+def choose_dtype(config: Config, dtype: str | None, devices: Any) -> tuple[np.dtype[Any], int]:
+    """Return the dtype that a server would choose, unless one is given, and the parameters."""
+    chosen = network_dtype(dtype, devices)
+    networks = trace_networks(config, chosen)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(networks))
+    if dtype is None and worth_bfloat16(devices[0], parameters):
+        chosen = network_dtype("bfloat16", devices)
+    return chosen, parameters
 
 
 def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[str, Any]:
@@ -181,8 +212,15 @@ def random_networks(config: Config, dtype: Any, place: NamedSharding) -> dict[st
     networks = {}
     for i, (name, network) in enumerate(trace_networks(config, dtype).items()):
         graphdef, shapes = nnx.split(network)
-        networks[name] = nnx.merge(graphdef, fill(shapes, jax.random.key(i), place))
+        networks[name] = nnx.merge(graphdef, fill(shapes, i, place))
     return networks
+
+
+def peak_memory_mb(mesh: Mesh) -> float:
+    """Return the most memory that was in use on a device, or in the process on a CPU."""
+    statistics = (device.memory_stats() or {} for device in mesh.devices.flat)
+    peak = max(memory.get("peak_bytes_in_use", 0) for memory in statistics)
+    return (peak or 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1e6
 
 
 def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
@@ -193,9 +231,9 @@ def matmul_tflops(mesh: Mesh, dtype: jnp.dtype) -> float:
     left, right = (
         jax.device_put(jax.random.normal(jax.random.key(i), shape, dtype), place) for i in range(2)
     )
-    product = jax.jit(partial(dot_general, dimension_numbers=(((2,), (1,)), ((0,), (0,)))))
-    seconds = draw_job.seconds(lambda: product(left, right).block_until_ready(), repeats=10)
-    return mesh.size * 2 * side**3 / seconds / 1e12
+    multiply = jax.jit(partial(dot_general, dimension_numbers=(((2,), (1,)), ((0,), (0,)))))
+    times = draw_job.measure(lambda: multiply(left, right).block_until_ready(), repeats=10)
+    return round(mesh.size * 2 * side**3 / times.median / 1e12, 4)
 
 
 def psnr(pictures: np.ndarray, exact: np.ndarray) -> list[float]:

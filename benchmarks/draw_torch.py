@@ -2,13 +2,18 @@
 
     .venv-reference/bin/python -m benchmarks.draw_torch CONFIGS
 
-Uses scaled dot-product attention, channels last and fused projections, and on a GPU also
-`torch.compile` with `max-autotune`. The prompts' embeddings are given: text encoding, 0.06 % of the
-work of SDXL, is not measured. Prints its measurements as JSON.
+Uses scaled dot-product attention, channels last and fused projections. With `--compile` it is
+compiled by `torch.compile`, on a GPU with `max-autotune`. With `--processes`, each process has a
+share of the pictures and of the cores. The prompts' embeddings are given: text encoding, 0.06 % of
+the work of SDXL, is not measured. Prints its measurements as JSON, each line with all so far.
 """
 
-import json
+import multiprocessing
+import os
+from argparse import Namespace
+from contextlib import redirect_stdout
 from functools import partial
+from threading import Barrier
 
 import numpy as np
 import torch
@@ -27,25 +32,74 @@ PACKAGES = ("diffusers", "torch")
 def main() -> None:
     """Measure, and print the results."""
     options = draw_job.read_arguments("draw_torch")
+    options.images //= options.processes
+    context = multiprocessing.get_context("spawn")
+    together = context.Barrier(options.processes)
+    others = [
+        context.Process(target=work_silently, args=(options, together))
+        for _ in range(options.processes - 1)
+    ]
+    for process in others:
+        process.start()
+    work(options, together)
+    for process in others:
+        process.join()
+
+
+def work_silently(options: Namespace, together: Barrier) -> None:
+    """Do what the first process does, without a report."""
+    with redirect_stdout(None):
+        work(options, together)
+
+
+def work(options: Namespace, together: Barrier) -> None:
+    """Measure one process's share; all processes begin and end each request together."""
     cuda = torch.cuda.is_available()
     device = "cuda" if cuda else "cpu"
+    if options.processes > 1:
+        torch.set_num_threads(os.cpu_count() // options.processes)
+    report = draw_job.Report(
+        provider="diffusers" + (", torch.compile" if options.compile else ""),
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        versions=draw_job.versions(PACKAGES),
+        threads=torch.get_num_threads(),
+    )
+    pipe, embeds = build(options, device)
+
+    def draw(output_type: str) -> None:
+        together.wait()
+        images = pipe(
+            height=options.pixels,
+            width=options.pixels,
+            num_inference_steps=options.steps,
+            guidance_scale=draw_job.GUIDANCE_SCALE,
+            output_type=output_type,
+            **embeds,
+        ).images
+        images.cpu() if isinstance(images, torch.Tensor) else np.asarray(images)
+        together.wait()
+
+    draw_job.measure_requests(report, partial(draw, "np"), partial(draw, "latent"), options)
+    report.add(
+        peak_memory_mb=torch.cuda.max_memory_allocated() / 1e6 if cuda else 0,
+        matmul_tflops=matmul_tflops(device, getattr(torch, options.dtype)),
+    )
+
+
+def build(options: Namespace, device: str) -> tuple[StableDiffusionXLPipeline, dict]:
+    """Build the pipeline with random weights, and random embeddings of the prompts for it."""
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
+    read, dtype = partial(draw_job.config, options.configs), getattr(torch, options.dtype)
     with torch.device(device):
-        unet = UNet2DConditionModel.from_config(
-            draw_job.config(options.configs, "unet/config.json")
-        )
-        vae = AutoencoderKL.from_config(draw_job.config(options.configs, "vae/config.json"))
-    dtype = getattr(torch, options.dtype)
+        unet = UNet2DConditionModel.from_config(read("unet/config.json"))
+        vae = AutoencoderKL.from_config(read("vae/config.json"))
     for network in (unet, vae):
         network.to(dtype=dtype, memory_format=torch.channels_last).eval()
-    scheduler = EulerDiscreteScheduler.from_config(
-        draw_job.config(options.configs, "scheduler/scheduler_config.json")
-    )
     pipe = StableDiffusionXLPipeline(
         vae=vae,
         unet=unet,
-        scheduler=scheduler,
+        scheduler=EulerDiscreteScheduler.from_config(read("scheduler/scheduler_config.json")),
         text_encoder=None,
         text_encoder_2=None,
         tokenizer=None,
@@ -55,39 +109,17 @@ def main() -> None:
     vae.config.force_upcast = False  # bfloat16 does not overflow
     pipe.set_progress_bar_config(disable=True)
     pipe.fuse_qkv_projections()
-    if cuda:
-        unet.forward = torch.compile(unet.forward, mode="max-autotune", fullgraph=True)
-        vae.decode = torch.compile(vae.decode, mode="max-autotune", fullgraph=True)
-    pooled_size = draw_job.config(options.configs, "text_encoder_2/config.json")["projection_dim"]
+    if options.compile:
+        mode = "max-autotune" if device == "cuda" else "default"
+        unet.forward = torch.compile(unet.forward, mode=mode, fullgraph=True)
+        vae.decode = torch.compile(vae.decode, mode=mode, fullgraph=True)
+    pooled_size = read("text_encoder_2/config.json")["projection_dim"]
     make = partial(torch.randn, device=device, dtype=dtype)
-    embeds = {
+    return pipe, {
         f"{prefix}{name}prompt_embeds": make(options.images, *size)
         for prefix in ("", "negative_")
         for name, size in (("", (77, unet.config.cross_attention_dim)), ("pooled_", (pooled_size,)))
     }
-
-    def draw(output_type: str) -> object:
-        images = pipe(
-            height=options.pixels,
-            width=options.pixels,
-            num_inference_steps=options.steps,
-            guidance_scale=draw_job.GUIDANCE_SCALE,
-            output_type=output_type,
-            **embeds,
-        ).images
-        return images.cpu() if isinstance(images, torch.Tensor) else np.asarray(images)
-
-    report = {
-        "provider": "diffusers" + (", torch.compile" if cuda else ""),
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
-        "versions": draw_job.versions(PACKAGES),
-        **draw_job.request_figures(
-            partial(draw, "np"), partial(draw, "latent"), options.steps, options.repeats
-        ),
-        "peak_memory_mb": torch.cuda.max_memory_allocated() / 1e6 if cuda else 0,
-        "matmul_tflops": matmul_tflops(device, dtype),
-    }
-    print(json.dumps(report))
 
 
 def matmul_tflops(device: str, dtype: torch.dtype) -> float:
@@ -100,7 +132,7 @@ def matmul_tflops(device: str, dtype: torch.dtype) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return 2 * side**3 / draw_job.seconds(multiply, repeats=10) / 1e12
+    return 2 * side**3 / draw_job.measure(multiply, repeats=10).median / 1e12
 
 
 if __name__ == "__main__":

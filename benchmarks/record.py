@@ -16,11 +16,30 @@ PACKAGES = ("fastapi", "uvicorn", "gradio", "httpx", "jax")
 
 
 def head(module: str) -> dict[str, Any]:
-    """Return the date and the command of a report."""
+    """Return the date, the command and the state of the machine, for the beginning of a report."""
     return {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(["python", "-m", module, *sys.argv[1:]]),
+        "python": platform.python_version(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[2], 1),  # over 15 minutes; shows other work
+        "priority": priority(),
     }
+
+
+def processor(file: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of this machine's processor, or the kind where Linux does not tell."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def priority() -> str:
+    """Return this process's priority: its niceness, or the policy that `chrt` has given it."""
+    policy = getattr(os, "sched_getscheduler", lambda _: 0)(0)
+    real_time = {1: "real time, first in, first out", 2: "real time, round robin"}
+    return real_time.get(policy, f"niceness {os.nice(0)}")
 
 
 def save(name: str, report: dict[str, Any], folder: Path = RESULTS) -> Path:
@@ -42,10 +61,7 @@ def write(name: str, report: dict[str, Any]) -> None:
     """
     full_report = {
         **head(f"benchmarks.{name.partition('-')[0]}"),
-        "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
-        "cores": os.cpu_count(),
-        "load_average": round(os.getloadavg()[2], 1),  # over 15 minutes; shows other work
         **report,
     }
     print(json.dumps(full_report, indent=2), save(name, full_report), sep="\n")

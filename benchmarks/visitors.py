@@ -30,7 +30,7 @@ class Visit:
     Attributes:
         outcome: "done", "left", "broken" (the connection closed without a final event), the kind of
             the error that ended it, or "refused: " and the code of a refusal.
-        first_event_s, started_s, last_step_s, done_s: seconds from when the request was due.
+        first_event_s, started_s, done_s: seconds from when the request was due.
         pictures_s: the same for each picture, in the order in which they came.
         recovery_s: for each failed attempt, seconds from its last event to the start of the next.
         pictures: by index, a digest of each file.
@@ -45,7 +45,6 @@ class Visit:
     outcome: str = "broken"
     first_event_s: float | None = None
     started_s: float | None = None
-    last_step_s: float | None = None
     done_s: float | None = None
     pictures_s: list[float] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
@@ -142,8 +141,6 @@ def _heard(result: Visit, name: str, event: dict[str, Any], at_s: float, pause_s
         result.started_s = result.started_s or at_s
         if event["attempt"] > 1:
             result.recovery_s.append(pause_s)
-    elif name == "step":
-        result.last_step_s = at_s
     elif name == "image":
         result.pictures_s.append(at_s)
         result.duplicates += event["index"] in result.pictures

@@ -38,7 +38,7 @@ class Table:
 
 ANALYSED = "Compiled for this kind of chip and analysed, without one"
 PAIR = "{{x[{0}][p50]:.0f}}, {{x[{0}][p99]:.0f}} ms"
-V5E = "2026-11-28-tpu-v5e-2x2"
+V5E, MEASURED = "2026-11-28-tpu-v5e-2x2", "2026-11-29-measure-cpu"
 TABLES = {
     "cpu": Table(
         rows={
@@ -83,12 +83,19 @@ TABLES = {
         machine=ANALYSED,
     ),
     "start": Table(
-        rows={"miniature": "2026-11-26-2-x-cpu-miniature:"},
+        rows={"miniature": f"{MEASURED}:the bundled miniature"},
         columns={
-            "first start: page answers": "{x[page_ready_seconds]:.1f} s",
-            "programs kept: page answers": "{x[page_ready_seconds_cached]:.1f} s",
-            "four pictures": "{x[request_seconds_median]:.2f} s",
-            "most memory": "{x[peak_memory_mb]:.0f} MB",
+            "first start": "{x[first start][start_seconds]:.1f} s",
+            "programs kept": "{x[warm start][start_seconds]:.1f} s",
+            "most memory": "{x[first start][peak_memory_mb]:.0f} MB",
+        },
+    ),
+    "requests": Table(
+        rows={"{}": f"{MEASURED}:the bundled miniature/first start/requests/*"},
+        columns={
+            "median": "{x[median]:.2f} s",
+            "least": "{x[minimum]:.2f} s",
+            "most": "{x[maximum]:.2f} s",
         },
     ),
     "swaps": Table(
@@ -101,18 +108,6 @@ TABLES = {
             "time": "{x[seconds]:.2f} s",
             "of all cores together": "{x[processor_seconds]:.2f} s",
             "most memory": "{x[peak_gb]:.1f} GB",
-        },
-    ),
-    "steps": Table(
-        rows={
-            "1 step, without guidance": "2026-11-25-steps:requests/0",
-            "4 steps of `miniature-quick`": "2026-11-25-steps:requests/4",
-            "8 steps": "2026-11-25-steps:requests/6",
-            "25 steps": "2026-11-25-steps:requests/8",
-        },
-        columns={
-            "a request": "{x[request_seconds]:.2f} s",
-            "of this after the last step": "{x[decode_share]:.0%}",
         },
     ),
     "clients": Table(
