@@ -257,7 +257,8 @@ class SDXLPipeline(Engine):
             num_inference_steps: the default of `generate`, 1 to 50. None means 25, or as many as a
                 distilled model was made for; see `pipeline.schedulers.recipes`.
             dtype: dtype of the networks. None means bfloat16 on accelerators, and for a large
-                checkpoint on a CPU with AMX or AVX512_BF16; otherwise float32.
+                checkpoint on a CPU with AMX or AVX512_BF16; float16 on NVIDIA GPUs without
+                bfloat16, with the VAE in float32; otherwise float32.
             devices: the devices to run on. None means all devices of the default backend, but
                 only the first for a large checkpoint on a CPU.
             cache_dir: a private folder in which to cache compiled executables and other results

@@ -36,7 +36,8 @@ class Platform:
     """The choices for one platform; the defaults suit an unknown accelerator.
 
     Attributes:
-        dtype: the networks' default dtype.
+        dtype: the networks' default dtype. Where it is float16, networks whose activations may
+            leave its range are in another; see `pipeline.families.family.Network`.
         is_accelerator: whether the platform is fast enough for SDXL to be the default model, and
             gives each device a memory of its own.
         forward: the form of the UNet's forward passes, a key of `pipeline.runtime.sampler.FORMS`.
@@ -57,7 +58,7 @@ class Platform:
     float32_options: tuple[tuple[str, str | bool], ...] = ()
 
 
-# The keys are the names that JAX lowers for.
+# The keys are the names that JAX lowers for, but for the last.
 PLATFORMS = {
     "cpu": Platform(
         dtype="float32",
@@ -77,13 +78,17 @@ PLATFORMS = {
         forward="half", attention="flash", convolution="down columns", int8="down columns"
     ),
     "cuda": Platform(attention="cudnn", int8="products"),
+    # NVIDIA GPUs before compute capability 8.0, such as the T4 and the V100. They have no bfloat16,
+    # and not what cuDNN's attention needs. Programs for them have the other forms of "cuda".
+    "cuda before 8.0": Platform(dtype="float16"),
 }
 
 
 def platform_of(device: jax.Device) -> Platform:
     """Return the choices for a device's platform."""
+    is_old = str(getattr(device, "compute_capability", "")).startswith(("5.", "6.", "7."))
     name = "cuda" if device.platform == "gpu" else str(device.platform)
-    return PLATFORMS.get(name, Platform())
+    return PLATFORMS.get("cuda before 8.0" if is_old else name, Platform())
 
 
 def by_platform(computation: str, forms: Mapping[str, Callable[..., Array]], *args: Array) -> Array:
@@ -139,8 +144,9 @@ def network_dtype(dtype: DTypeLike | None, devices: Sequence[jax.Device]) -> np.
     for supported in (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)):
         if dtype in (supported, supported.name, supported.type):
             return supported
-    dtypes = "float32 or bfloat16 (the VAE overflows in float16)"
-    raise InputError(f"dtype is {dtype}; expected {dtypes}")
+    raise InputError(
+        f"dtype is {dtype}; expected float32 or bfloat16 (the VAE overflows in float16)"
+    )
 
 
 def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax.Device]:
@@ -156,13 +162,13 @@ def worth_a_copy(devices: Sequence[jax.Device], parameters: int) -> Sequence[jax
 def worth_bfloat16(device: jax.Device, parameters: int) -> bool:
     """Return whether networks with this many parameters in total should run in bfloat16.
 
-    On accelerators they always should. On a CPU they should if they are large and the CPU has
-    instructions for bfloat16 products. A small network's products are too small to be worth the
-    time that they take to compile.
+    On accelerators that have it they always should. On a CPU they should if they are large and the
+    CPU has instructions for bfloat16 products. A small network's products are too small to be worth
+    the time that they take to compile.
     """
     if platform_of(device).is_accelerator:
-        return True
-    features = CPU_INFO.read_text().split() if CPU_INFO.exists() else []
+        return platform_of(device).dtype == "bfloat16"
+    features = CPU_INFO.read_text().split() if CPU_INFO.exists() else ()
     return not BFLOAT16_FEATURES.isdisjoint(features) and parameters > LARGE_PARAMETERS
 
 

@@ -30,7 +30,7 @@ class Network:
         read: reads its configuration; the argument is the path of its `config.json`.
         make: makes the module from its configuration, with the keywords `dtype` and `rngs`.
         tokenizer: the folder of its tokenizer, if it is a text encoder.
-        dtype: its dtype; the pipeline's where None.
+        dtypes: its dtype by the name of the pipeline's, where it is another.
         fit: returns the configuration of a network in a single file. The arguments are the
             configuration of a published network of its kind, and the shapes of the file's tensors
             by their names in diffusers' layout, from which the sizes are taken. None for a network
@@ -45,7 +45,7 @@ class Network:
     read: Callable[[Path], Any]
     make: Callable[..., nnx.Module]
     tokenizer: str | None = None
-    dtype: DTypeLike | None = None
+    dtypes: Mapping[str, DTypeLike] = field(default_factory=dict)
     fit: Callable[[Any, Mapping[str, tuple[int, ...]]], Any] | None = None
     hint: str | None = None
     int8_layers: Callable[[Any], str] | None = None

@@ -291,7 +291,15 @@ def architecture(
     )
 
 
-VAE_NETWORK = Network("vae", "AutoencoderKL", read_vae, VAE, fit=vae_of)
+VAE_NETWORK = Network(
+    "vae",
+    "AutoencoderKL",
+    read_vae,
+    VAE,
+    # SDXL's published VAE has activations beyond 65504.
+    dtypes={"float16": jnp.float32},
+    fit=vae_of,
+)
 TINY_VAE_NETWORK = Network("tiny_vae", "AutoencoderTiny", read_tiny_vae, TinyVAE, fit=tiny_vae_of)
 CONTROL_NETWORK = Network(
     CONTROL, "ControlNetModel", read_controlnet, ControlNet, fit=controlnet_of

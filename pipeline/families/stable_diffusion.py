@@ -40,7 +40,7 @@ SAFETY_CHECKER = Network(
     read=read_safety_checker,
     make=SafetyChecker,
     # The thresholds have three decimals, which need more than 16 bits.
-    dtype=jnp.float32,
+    dtypes={"bfloat16": jnp.float32, "float16": jnp.float32},
     hint="or turn the safety checker off",
 )
 SD_1 = Family(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pipeline.platforms import PLAIN, by_platform, trained_as
+from pipeline.platforms import PLAIN, PLATFORMS, by_platform, platform_of, trained_as
 
 # Limit on the scores in memory at once. If all scores would take more, queries are processed in
 # parts. The VAE's scores at 1024x1024, for example, would take a gigabyte for every picture.
@@ -22,19 +22,26 @@ CACHED_BYTES = 2**24
 CUDNN_MAX_HEAD_SIZE = 128
 
 
-def attention(query: Array, key: Array, value: Array, *, causal: bool = False) -> Array:
+def attention(
+    query: Array, key: Array, value: Array, *, causal: bool = False, mask: Array | None = None
+) -> Array:
     """Return softmax(query key^T / sqrt(K)) value, with the softmax in float32.
+
+    All of it is in float32 for float16: JAX would ask for an algorithm that not every device has.
 
     Args:
         query: `[B, L, N, K]`.
         key: `[B, S, N, K]`, of the query's dtype.
         value: `[B, S, N, K]`, of the query's dtype.
         causal: position l attends only to positions up to l.
+        mask: the keys to attend to, bool, of a shape that can be broadcast to `[B, N, L, S]`.
 
     Returns:
         `[B, L, N, K]` in the query's dtype.
     """
-    return jax.nn.dot_product_attention(query, key, value, is_causal=causal)
+    dtype = jnp.float32 if query.dtype == jnp.float16 else query.dtype
+    arrays = (x.astype(dtype) for x in (query, key, value))
+    return jax.nn.dot_product_attention(*arrays, is_causal=causal, mask=mask).astype(query.dtype)
 
 
 def self_attention(query_key_value: Array, heads: int, other_parts: Sequence[Array] = ()) -> Array:
@@ -82,7 +89,7 @@ def _masked(heads: int, query: Array, key_value: Array, lengths: Array) -> Array
     query, key, value = _split(heads, query, jnp.where(counts[..., None], key_value, 0))
     mask = counts[:, None, None]
     outputs = _in_turns(
-        lambda part: jax.nn.dot_product_attention(part, key, value, mask=mask),
+        lambda part: attention(part, key, value, mask=mask),
         query,
         key.shape[1],
     )
@@ -102,8 +109,10 @@ def _of_projections(heads: int, *projections: Array) -> Array:
     from pipeline.kernels import flash_tpu
 
     forms: dict[str, Callable[..., Array]] = {
-        PLAIN: partial(_plain, heads),
-        "cached": partial(_cached, heads),
+        PLAIN: partial(_by_heads, heads, SCORE_BYTES)
+        if projections[0].dtype == jnp.float16
+        else partial(_plain, heads),
+        "cached": partial(_by_heads, heads, CACHED_BYTES),
     }
     # A prompt has few keys, and XLA's own operations beat the kernel: benchmarks/experiments.md.
     if _attend_to_themselves(*projections) and flash_tpu.fits(heads, *projections):
@@ -130,12 +139,15 @@ def _split(heads: int, *projections: Array) -> tuple[Array, Array, Array]:
     return query, key, value
 
 
-def _cached(heads: int, *projections: Array) -> Array:
-    """Attend for some heads of some pictures at a time; XLA compiles each part to one kernel."""
+def _by_heads(heads: int, limit: int, *projections: Array) -> Array:
+    """Attend for some heads of some pictures at a time, whose scores have at most `limit` bytes.
+
+    On a CPU, XLA compiles each part to one kernel.
+    """
     arrays = [
         x.swapaxes(1, 2).reshape(-1, x.shape[1], x.shape[3]) for x in _split(heads, *projections)
     ]  # [B * N, L, K] and [B * N, S, K]
-    parts = _parts(len(arrays[0]), _score_bytes(arrays[0], arrays[1].shape[1]), CACHED_BYTES)
+    parts = _parts(len(arrays[0]), _score_bytes(arrays[0], arrays[1].shape[1]), limit)
 
     def turn(part_arrays: list[Array]) -> Array:
         query, key, value = part_arrays
@@ -185,11 +197,10 @@ def _cudnn_fits(heads: int, *projections: Array) -> bool:
 
     JAX looks for cuDNN while it traces, so the default backend must be a GPU.
     """
-    size = projections[0].shape[-1] // heads
-    if _attend_to_themselves(*projections):
-        size //= 3
+    size = projections[0].shape[-1] // heads // (3 if _attend_to_themselves(*projections) else 1)
     return (
         jax.default_backend() == "gpu"
+        and platform_of(jax.devices()[0]) is not PLATFORMS["cuda before 8.0"]
         and projections[0].dtype in (jnp.bfloat16, jnp.float16)
         and size % 8 == 0
         and size <= CUDNN_MAX_HEAD_SIZE

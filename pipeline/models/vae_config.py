@@ -63,7 +63,7 @@ def read_vae(path: Path) -> VAEConfig:
         mid_block_add_attention=keys.take("mid_block_add_attention", bool, True),
     )
     keys.expect({"out_channels": (3,), "act_fn": ("silu", "swish"), "shift_factor": (None,)})
-    # force_upcast is advice about float16, which is never used here.
+    # force_upcast is advice about float16, which no VAE is in here.
     keys.finish("sample_size", "force_upcast")
     if (config.latents_mean is None) != (config.latents_std is None):
         std = config.latents_std and list(config.latents_std)

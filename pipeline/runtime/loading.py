@@ -58,7 +58,9 @@ def trace_networks(
 
     def trace() -> dict[str, Any]:
         return {
-            name: nnx.eval_shape(partial(make, config.family.network(name).dtype or dtype))
+            name: nnx.eval_shape(
+                partial(make, config.family.network(name).dtypes.get(dtype.name, dtype))
+            )
             for name, make in module_factories(config, quantization).items()
         }
 

@@ -1,6 +1,7 @@
 """Attention against its definition, written out in NumPy."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -162,3 +163,20 @@ def test_a_gpu_gets_cudnns_kernel_where_heads_fit(monkeypatch: pytest.MonkeyPatc
     assert kernels(lambda x: self_attention(x, 2), 384) == 1
     assert kernels(lambda q, kv: cross_attention(q, kv, 2), 128, 256) == 1
     assert kernels(lambda x: self_attention(x, 1), 3 * 512) == 0  # the VAE's head is too wide
+    old = SimpleNamespace(platform="gpu", compute_capability="7.5")
+    monkeypatch.setattr(jax, "devices", lambda: [old])
+    assert kernels(lambda x: self_attention(x, 4), 768) == 0  # and an old GPU has no such kernel
+
+
+def test_float16_needs_no_algorithm_that_only_some_gpus_have() -> None:
+    arrays = [jax.ShapeDtypeStruct((2, 77, width), jnp.float16) for width in (64, 128)]
+    chunks = jax.ShapeDtypeStruct((2,), jnp.int32)
+    chunked = jax.ShapeDtypeStruct((2, 3, 77, 128), jnp.float16)
+    for run, inputs in (
+        (lambda q, kv: cross_attention(q, kv, 1), arrays),
+        (lambda q, kv, n: cross_attention(q, kv, 1, n), [arrays[0], chunked, chunks]),
+        (lambda x: attention(*[x.reshape(2, 77, 1, 64)] * 3, causal=True), arrays[:1]),
+    ):
+        text = jax.jit(run).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+        assert "dot_general" in text
+        assert "algorithm" not in text
