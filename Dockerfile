@@ -1,5 +1,5 @@
 # docker build -t sdxl-jax . && docker run -p 7860:7860 sdxl-jax
-# ACCELERATOR is cpu, tpu or cuda13. Without an accelerator the miniature in the image is served
+# ACCELERATOR is cpu, tpu, cuda12 or cuda13. Without an accelerator the miniature in the image is served
 # and nothing is downloaded; with one, SDXL is fetched into the cache: mount a volume there.
 FROM python:3.11-slim
 

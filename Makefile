@@ -1,7 +1,8 @@
 # Every command sets up what it needs, in folders of this one: Python 3.11+ and make are enough.
 #
 #   make run                        the page, on http://127.0.0.1:7860 (HOST, PORT, MODEL_ID, ...)
-#   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs; ACCELERATOR=tpu on TPUs
+#   make run ACCELERATOR=cuda13     the same on NVIDIA GPUs, with older drivers ACCELERATOR=cuda12;
+#                                   ACCELERATOR=tpu on TPUs
 #   make run-cluster                the page and two replicas under Ray Serve
 #   make test                       the tests; make test ARGS="-k browser" for some of them
 #   make test-fast                  those that need no JAX, in half a minute
