@@ -79,7 +79,9 @@ def runs(library: str, configs: Path, job: str) -> list[Run]:
     job_arguments, cores = JOBS[job], os.cpu_count() or 1
     images = int(job_arguments[job_arguments.index("--images") + 1])
     arguments = (str(configs), *job_arguments, "--dtype", dtype, *(f"--{mode}" for mode in modes))
-    ways: dict[str, tuple[str, ...]] = {"cores together": ()}
+    ways: dict[str, tuple[str, ...]] = {
+        "cores together" if name in ON_EACH_CORE else "as it chooses": ()
+    }
     if name in ON_EACH_CORE and images % cores == 0:
         ways["each core by itself"] = (ON_EACH_CORE[name], str(cores))
     return [

@@ -291,7 +291,9 @@ def build(root: Path, **arguments: str) -> tuple[Path, dict[str, str]]:
     return folder, variables
 
 
-@pytest.mark.parametrize(("accelerator", "cluster"), [("tpu", "yes"), ("cuda12", ""), ("cuda13", "")])
+@pytest.mark.parametrize(
+    ("accelerator", "cluster"), [("tpu", "yes"), ("cuda12", ""), ("cuda13", "")]
+)
 def test_every_image_can_be_built(accelerator: str, cluster: str, tmp_path: Path):
     folder, variables = build(tmp_path, ACCELERATOR=accelerator, CLUSTER=cluster)
     assert stat.S_IMODE(Path(variables["CACHE_DIR"]).stat().st_mode) == 0o700
