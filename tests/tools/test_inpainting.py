@@ -9,7 +9,7 @@ from scipy import ndimage
 from pipeline import BUNDLED, SDXLPipeline
 from pipeline.images.inputs import to_bytes
 from tests.checkpoints import miniature
-from tests.drawing import draw
+from tools.miniature.drawing import draw
 from tools.miniature.judge import judge_scene
 from tools.miniature.scenes import COLOURS, SHAPES, Scene, Thing
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from tests.drawing import draw
+from tools.miniature.drawing import draw
 from tools.miniature.judge import Verdict, judge_scene, look
 from tools.miniature.scenes import COLOURS, SHAPES, STYLES, Scene, Thing, random_scene
 

@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tests.drawing import draw
+from tools.miniature.drawing import draw
 from tools.miniature.scenes import (
     COLOURS,
     HELD_OUT,

@@ -26,7 +26,7 @@ def write_weights(folder: Path, component: str, module: nnx.Module) -> None:
         old.unlink()
     half = {name: value.astype(np.float16) for name, value in to_checkpoint(module).items()}
     shards = _split(half)
-    stem = STEMS[component]
+    stem = STEMS.get(component, "diffusion_pytorch_model")
     if len(shards) == 1:
         _save(half, target / f"{stem}.safetensors")
         return

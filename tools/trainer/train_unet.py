@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pipeline.families.family import Config
-from pipeline.models.unet import UNet
+from pipeline.models.unet import Context, UNet
 from pipeline.schedulers.sigmas import train_sigmas
 from tools.trainer.reader import TextEncoders
 from tools.trainer.training import Tree, with_parameters
@@ -59,17 +59,46 @@ def loss_fn(
         key: the random key for the timesteps and the noise.
     """
     model = with_parameters(unet, params)
-    count = len(latents)
+    embeds, pooled = prompt_embeddings(encoders, ids, dropped)
+    context = model.condition(embeds, pooled, time_ids(config, latents))
+    return denoising_loss(partial(_with_context, model, context), config, latents, key)
+
+
+def _with_context(unet: UNet, context: Context, noisy: jax.Array, times: jax.Array) -> jax.Array:
+    return unet(noisy, times, context)
+
+
+def prompt_embeddings(
+    encoders: TextEncoders, ids: jax.Array, dropped: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the embeddings of prompts `[B, L, D]` and `[B, P]`, zeros for those left out."""
     first_states, _ = encoders.first(ids[:, 0])
     second_states, pooled = encoders.second(ids[:, 1])
     assert pooled is not None
     embeds = jnp.concatenate([first_states, second_states], axis=-1)
-    embeds = jnp.where(dropped[:, None, None], 0.0, embeds).astype(unet.dtype)
-    pooled = jnp.where(dropped[:, None], 0.0, pooled).astype(unet.dtype)
+    return jnp.where(dropped[:, None, None], 0.0, embeds), jnp.where(dropped[:, None], 0.0, pooled)
+
+
+def time_ids(config: Config, latents: jax.Array) -> jax.Array:
+    """Return SDXL's sizes and corners `[B, 6]` of whole pictures, in pixels."""
     factor = config.networks["vae"].scale_factor
     height, width = (float(side * factor) for side in latents.shape[1:3])
-    time_ids = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
-    context = model.condition(embeds, pooled, jnp.broadcast_to(time_ids, (count, 6)))
+    sizes = jnp.array([height, width, 0.0, 0.0, height, width], jnp.float32)
+    return jnp.broadcast_to(sizes, (len(latents), 6))
+
+
+def denoising_loss(
+    predict: Callable[[jax.Array, jax.Array], jax.Array],
+    config: Config,
+    latents: jax.Array,
+    key: jax.Array,
+) -> jax.Array:
+    """Return the weighted squared error of the velocity.
+
+    `predict` takes noisy latents `[B, h, w, C]` and timesteps `[B]`, and returns the velocity, or
+    the noise if the schedule is one of noise.
+    """
+    count = len(latents)
     time_key, noise_key = jax.random.split(key)
     sigmas = jnp.asarray(train_sigmas(config.scheduler), jnp.float32)
     # Draw one timestep from each of `count` equal intervals: the variance is lower than with
@@ -78,8 +107,11 @@ def loss_fn(
     times = jnp.floor(strata**SKEW * len(sigmas)).astype(jnp.int32)
     sigma = sigmas[times]
     noise = jax.random.normal(noise_key, latents.shape)
-    noisy, velocity = noised(latents, noise, sigma[:, None, None, None])
-    predicted = model(noisy, times.astype(jnp.float32), context)
+    sigma_column = sigma[:, None, None, None]
+    noisy, velocity = noised(latents, noise, sigma_column)
+    predicted = predict(noisy, times.astype(jnp.float32))
+    if config.scheduler.prediction_type == "epsilon":
+        predicted = jnp.sqrt(sigma_column**2 + 1) * predicted - sigma_column * noisy
     error = jnp.mean((predicted - velocity) ** 2, axis=(1, 2, 3))
     return jnp.mean(error * loss_weight(sigma))
 

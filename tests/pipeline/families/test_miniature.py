@@ -7,8 +7,8 @@ import numpy as np
 from pipeline import BUNDLED
 from pipeline.families import latent_unet, read_config
 from pipeline.models.vae import VAE
-from tests.drawing import draw
 from tools.agreement import load_module
+from tools.miniature.drawing import draw
 from tools.miniature.scenes import random_scene
 
 PICTURES = 3

@@ -1,8 +1,11 @@
-"""Drawings of scenes, which the judge of the miniature's pictures must know.
+"""Drawings of scenes: what a ControlNet learns from, and what the judge of pictures must know.
 
 Signed distances make smooth edges, outlines and soft edges one line each, without drawing at a
 larger size and shrinking.
 """
+
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +16,9 @@ from tools.miniature.shapes import signed_distance
 _ALONE = {"small": 0.36, "medium": 0.52, "large": 0.72}
 _PAIRED = {"small": 0.28, "medium": 0.34, "large": 0.4}
 _CONTAINER, _CONTENT = 0.76, 0.27
+
+# A thing's centre (x, y) and width, as fractions of the picture's width, and its angle in degrees.
+Where: TypeAlias = tuple[tuple[float, float], float, float]
 
 _WHITE, _DARK = np.float32(250), np.float32(20)
 
@@ -28,9 +34,21 @@ def draw(scene: Scene, rng: np.random.Generator, size: int = 256) -> np.ndarray:
     Returns:
         uint8 [size, size, 3], sRGB.
     """
+    places = [(place, width, rng.uniform(-6, 6)) for _, place, width in _placed(scene, rng)]
+    return _drawn(scene, places, size)
+
+
+def draw_anywhere(scene: Scene, rng: np.random.Generator, size: int = 256) -> np.ndarray:
+    """Draw a scene of one thing in a place, a size and at an angle that its words do not say."""
+    width = rng.uniform(0.3, 0.75)
+    edge = 0.04 + width / 2
+    x, y = rng.uniform(edge, 1 - edge, 2)
+    return _drawn(scene, [((x, y), width, rng.uniform(-15, 15))], size)
+
+
+def _drawn(scene: Scene, places: Sequence[Where], size: int) -> np.ndarray:
     picture = _background(BACKGROUNDS[scene.background], size)
-    for thing, (x, y), width in reversed(_placed(scene, rng)):
-        degrees = rng.uniform(-6, 6)
+    for thing, ((x, y), width, degrees) in reversed([*zip(scene.things, places, strict=True)]):
         _paint(picture, thing, scene.style, x, y, width, degrees)
     return np.clip(picture + 0.5, 0, 255).astype(np.uint8)
 
