@@ -67,6 +67,7 @@ def load_pipeline(options: Options) -> "tuple[SDXLPipeline, bool]":
     screening = screen.find(options.screen) if options.screen else None
     preparing.add_preprocessors(options.preprocessors)
     model, revision = choose_model(options.model_id, options.revision)
+    bundled = Path(model).resolve() == BUNDLED.resolve()
     log.info("Loading %s", model)
     width, height = options.sizes[0] if options.sizes else (None, None)
     pipe = SDXLPipeline.from_pretrained(
@@ -92,9 +93,9 @@ def load_pipeline(options: Options) -> "tuple[SDXLPipeline, bool]":
         model_memory=options.model_memory,
         models=options.models,
         more_sizes=[(height, width) for width, height in options.sizes[1:]],
-        controlnets=None if options.control_dir is None else {},
+        controlnets={} if bundled or options.control_dir else None,
     )
-    return pipe, Path(model).resolve() == BUNDLED.resolve()
+    return pipe, bundled
 
 
 def local_generator(
@@ -111,6 +112,7 @@ def local_generator(
 
     pipe, bundled = loaded
     lora_dir = options.lora_dir or (BUNDLED / "loras" if bundled else None)
+    control_dir = options.control_dir or (BUNDLED / "controls" if bundled else None)
     embedding_dir = options.embedding_dir
     drawer = LocalDrawer(
         pipe,
@@ -123,7 +125,7 @@ def local_generator(
             LoraFolder(lora_dir) if lora_dir else None,
             EmbeddingFolder(pipe, embedding_dir) if embedding_dir else None,
             ModelFolder(pipe, options.model_dir, options.cache_dir) if options.model_dir else None,
-            ControlFolder(pipe, options.control_dir) if options.control_dir else None,
+            ControlFolder(pipe, control_dir) if control_dir else None,
         ),
         live=options.live,
     )

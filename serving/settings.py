@@ -207,7 +207,7 @@ class Options(BaseModel):
         "Folder with ControlNets for MODEL_ID's model that requests can name: .safetensors files, "
         "and folders in diffusers' layout. Programs are compiled for those that are there at the "
         "start; others of the same architecture may come and go while the server runs.",
-        default_text="none",
+        default_text="the bundled miniature's own, none for other models",
     )
     preprocessors: Sources = _setting(
         (),
