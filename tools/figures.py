@@ -61,7 +61,7 @@ TABLES = {
         rows={"v5e-4": f"{V5E}:"},
         columns={
             "lower bound of a request": "{x[request][bound]:.1f} s",
-            "estimate": "{x[request][estimate]:.1f} s",
+            "expected": "{x[request][estimate]:.1f} s",
             "memory of a chip": "{x[chip_gb]:.1f} GB",
         },
         machine=ANALYSED,
