@@ -116,6 +116,7 @@ bench-tpu: $(TPU)/.installed
 	$(TPU)/bin/python -m benchmarks.tpu $(ARGS)
 
 bench-cpu: $(VENV)/.installed-$(ACCELERATOR) $(REFERENCE)/.installed $(INCUMBENT)/.installed
+	$(REFERENCE)/bin/python $(PIP) --requirement requirements-bench-cpu.txt
 	$(VENV)/bin/python -m benchmarks.cpu $(ARGS)
 
 # Gigabytes are installed only where there is a GPU to measure.

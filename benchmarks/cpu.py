@@ -2,10 +2,10 @@
 
 All have random weights. The mid-size model is the miniature with other channels, which the old Flax
 pipelines can draw with. The libraries are this project's sampler, the Flax pipeline of diffusers
-0.39 and torch's diffusers, as it is and by `torch.compile`, each in its own processes and
-environment. Where there are several pictures, the faster of two ways counts: all cores draw them
-together, or each core draws its own, in Flax by `pmap` and in torch by processes. A full-size job
-is a few steps of one small picture. Writes results/<date>-cpu.json.
+0.39 and torch's diffusers, as it is, by `torch.compile` and with its UNet by OpenVINO, each in its
+own processes and environment. Where there are several pictures, the faster of two ways counts: all
+cores draw them together, or each core draws its own, in Flax by `pmap` and in torch by processes. A
+full-size job is a few steps of one small picture. Writes results/<date>-cpu.json.
 """
 
 import argparse
@@ -30,10 +30,14 @@ JOBS = {
 }
 LIBRARIES = (
     *("ours float32", "flax float32", "torch float32", "torch.compile float32"),
+    "torch.openvino float32",
     *("ours bfloat16", "torch bfloat16", "torch.compile bfloat16"),
 )
 # The arguments with which each core draws pictures of its own; this project does so by itself.
-ON_EACH_CORE = {"flax": "--devices", "torch": "--processes", "torch.compile": "--processes"}
+ON_EACH_CORE = {
+    "flax": "--devices",
+    **dict.fromkeys(("torch", "torch.compile", "torch.openvino"), "--processes"),
+}
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ def read_arguments(program: str) -> argparse.Namespace:
     parser.add_argument("--devices", type=int, help="the most of them; all if not given")
     parser.add_argument("--repeats", type=int, default=5, help="after one to warm up")
     parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--openvino", action="store_true", help="the UNet by OpenVINO, on a CPU")
     parser.add_argument("--processes", type=int, default=1, help="that share the pictures")
     parser.add_argument("--profile", type=Path, help="a folder for the profile of a request")
     parser.add_argument("--fidelity", action="store_true", help="compare with float32")

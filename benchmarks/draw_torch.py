@@ -3,7 +3,8 @@
     .venv-reference/bin/python -m benchmarks.draw_torch CONFIGS
 
 Uses scaled dot-product attention, channels last and fused projections. With `--compile` it is
-compiled by `torch.compile`, on a GPU with `max-autotune`. With `--processes`, each process has a
+compiled by `torch.compile`, on a GPU with `max-autotune`; with `--openvino`, its UNet runs by
+OpenVINO in float32. With `--processes`, each process has a
 share of the pictures and of the cores. The prompts' embeddings are given: text encoding, 0.06 % of
 the work of SDXL, is not measured. Prints its measurements as JSON, each line with all so far.
 """
@@ -11,6 +12,7 @@ the work of SDXL, is not measured. Prints its measurements as JSON, each line wi
 import multiprocessing
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import partial
 from threading import Barrier
@@ -27,6 +29,7 @@ from diffusers import (
 from benchmarks import draw_job
 
 PACKAGES = ("diffusers", "torch")
+PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}  # of OpenVINO, which chooses less by itself
 
 
 def main() -> None:
@@ -59,7 +62,9 @@ def work(options: Namespace, together: Barrier) -> None:
     if options.processes > 1:
         torch.set_num_threads(os.cpu_count() // options.processes)
     report = draw_job.Report(
-        provider="diffusers" + (", torch.compile" if options.compile else ""),
+        provider="diffusers"
+        + ", torch.compile" * options.compile
+        + ", UNet by OpenVINO" * options.openvino,
         device=torch.cuda.get_device_name() if cuda else "cpu",
         versions=draw_job.versions(PACKAGES),
         threads=torch.get_num_threads(),
@@ -113,6 +118,8 @@ def build(options: Namespace, device: str) -> tuple[StableDiffusionXLPipeline, d
         mode = "max-autotune" if device == "cuda" else "default"
         unet.forward = torch.compile(unet.forward, mode=mode, fullgraph=True)
         vae.decode = torch.compile(vae.decode, mode=mode, fullgraph=True)
+    if options.openvino:
+        unet.forward = by_openvino(unet.requires_grad_(False).forward)
     pooled_size = read("text_encoder_2/config.json")["projection_dim"]
     make = partial(torch.randn, device=device, dtype=dtype)
     return pipe, {
@@ -120,6 +127,34 @@ def build(options: Namespace, device: str) -> tuple[StableDiffusionXLPipeline, d
         for prefix in ("", "negative_")
         for name, size in (("", (77, unet.config.cross_attention_dim)), ("pooled_", (pooled_size,)))
     }
+
+
+def by_openvino(forward: Callable) -> Callable:
+    """Return a UNet's forward pass by OpenVINO, which compiles it for the first call's shapes."""
+    import openvino
+
+    def positional(*inputs: torch.Tensor) -> torch.Tensor:
+        *tensors, text_embeds, time_ids = inputs
+        added = {"text_embeds": text_embeds, "time_ids": time_ids}
+        return forward(*tensors, added_cond_kwargs=added, return_dict=False)[0]
+
+    models = []
+
+    def run(
+        sample: torch.Tensor,
+        timestep: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        added_cond_kwargs: dict[str, torch.Tensor],
+        **_: object,
+    ) -> tuple[torch.Tensor]:
+        inputs = sample, timestep, encoder_hidden_states, *added_cond_kwargs.values()
+        if not models:
+            traced = torch.jit.trace(positional, inputs, check_trace=False)
+            model = openvino.convert_model(traced, example_input=inputs)
+            models.append(openvino.compile_model(model, "CPU", PRECISION))
+        return (torch.from_numpy(models[0](inputs)[0]),)
+
+    return run
 
 
 def matmul_tflops(device: str, dtype: torch.dtype) -> float:
