@@ -26,14 +26,15 @@ from ui import i18n
 STRENGTH = i18n.SETTINGS["strength"].label
 EDGES = "canny:preprocessor=canny"
 SKETCHED = "scribble:preprocessor=invert"
-# Returns the colour in the middle of a row of the picture that the opened one began with.
-BEGAN_WITH = """async (row) => {
+# Waits until the picture that the opened one began with has a shade in the middle of a row.
+BEGAN_WITH = """async ([row, shade]) => {
   const image = document.querySelector("#before img");
-  await image.decode();
+  await image?.decode();
+  if (!image) return false;
   const canvas = new OffscreenCanvas(image.naturalWidth, image.naturalHeight);
   const context = canvas.getContext("2d");
   context.drawImage(image, 0, 0);
-  return [...context.getImageData(canvas.width / 2, row * canvas.height, 1, 1).data].slice(0, 3);
+  return context.getImageData(canvas.width / 2, row * canvas.height, 1, 1).data[0] === shade;
 }"""
 
 
@@ -134,6 +135,8 @@ def test_following_speaks_the_pages_language_on_a_phone(
 @pytest.mark.slow
 def test_without_controlnets_there_is_no_choice(visitor: Visitor, address: str):
     with visitor.at(address) as page:
+        nothing = {"texts": i18n.FOLLOW, "choices": []}
+        page.route("**/controls?*", lambda route: route.fulfill(json=nothing))
         with page.expect_response("**/controls?*"):
             choose(page, picture())
         expect(page.locator("#start-controls")).to_be_hidden()
@@ -171,11 +174,11 @@ def test_a_sketch_is_followed(visitor: Visitor, tmp_path_factory: pytest.TempPat
         expect(follow).to_have_value(SKETCHED)
         draw_pictures(page, "a red circle", 1)
         page.locator("#gallery .thumbnail-lg").click()
-        assert page.evaluate(BEGAN_WITH, 0.5) == [0, 0, 0]
-        assert page.evaluate(BEGAN_WITH, 0.25) == [255, 255, 255]
+        page.wait_for_function(BEGAN_WITH, arg=[0.5, 0])
+        page.wait_for_function(BEGAN_WITH, arg=[0.25, 255])
         # Without the line, the sheet that is sent is white.
         page.locator("#chip-picture").click()
         page.locator("#edit [data-do=undo]").click()
         draw_pictures(page, "a red circle", 1)
         page.locator("#gallery .thumbnail-lg").click()
-        assert page.evaluate(BEGAN_WITH, 0.5) == [255, 255, 255]
+        page.wait_for_function(BEGAN_WITH, arg=[0.5, 255])

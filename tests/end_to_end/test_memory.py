@@ -609,6 +609,7 @@ def test_hostile_pictures_are_refused_or_shown_as_text(page: Page, tmp_path: Pat
     (tmp_path / "damaged.webp").write_bytes(b"RIFF" + bytes(99))
     page.locator("#chip-picture").click()
     place = page.locator("#restore-picture input[type=file]")
+    expect(page.locator("#start [data-start][data-ready]")).to_be_attached()
     for name, said in (
         ("huge.png", i18n.TOO_LARGE_A_PICTURE),
         ("damaged.webp", i18n.UNREADABLE_PICTURE),

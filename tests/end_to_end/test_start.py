@@ -190,6 +190,7 @@ def test_a_part_is_drawn_with_the_pointer_undone_and_erased(page: Page):
 
 @pytest.mark.slow
 def test_a_picture_is_edited_by_keyboard_alone_and_nothing_moves(page: Page):
+    page.set_viewport_size({"width": 1280, "height": 1000})  # where all tools are in sight
     press, edit, generate = page.keyboard.press, page.locator("#edit"), page.locator("#generate")
     place = generate.bounding_box()
     drop(page, "#prompt textarea", "disc.png", picture()["buffer"])
