@@ -42,19 +42,21 @@ V5E, MEASURED = "2026-11-28-tpu-v5e-2x2", "2026-11-29-measure-cpu"
 TABLES = {
     "cpu": Table(
         rows={
-            "miniature, EPYC with AVX512": "2026-11-23-cpu-miniature-avx512:miniature",
-            "miniature, Xeon with AMX": "2026-11-23-cpu-miniature:miniature",
-            "mid-size, EPYC with AVX512": "2026-11-26-cpu-mid-size:mid-size",
+            "miniature, EPYC": "2026-11-29-cpu:miniature",
+            "mid-size, EPYC": "2026-11-29-cpu:mid-size",
             "SDXL, 256x256, EPYC with AVX512": "2026-11-23-cpu-256-avx512:sdxl 256x256",
             "SDXL, 512x512, EPYC with AVX512": "2026-11-23-cpu-512-avx512:sdxl 512x512",
             "SDXL, 512x512, Xeon with AMX": "2026-11-22-cpu-512:sdxl 512x512",
         },
         columns={
             "here, float32": "{x[ours float32][request_seconds]:.3g} s",
-            "diffusers 0.39 with Flax, float32": "{x[flax float32][request_seconds]:.3g} s",
-            "torch's diffusers, float32": "{x[torch float32][request_seconds]:.3g} s",
+            "diffusers 0.39 with Flax": "{x[flax float32][request_seconds]:.3g} s",
+            "torch's diffusers": "{x[torch float32][request_seconds]:.3g} s",
+            "torch.compile": "{x[torch.compile float32][request_seconds]:.3g} s",
+            "OpenVINO": "{x[torch.openvino float32][request_seconds]:.3g} s",
             "here, bfloat16": "{x[ours bfloat16][request_seconds]:.3g} s",
             "torch's diffusers, bfloat16": "{x[torch bfloat16][request_seconds]:.3g} s",
+            "torch.compile, bfloat16": "{x[torch.compile bfloat16][request_seconds]:.3g} s",
         },
     ),
     "tpu": Table(
