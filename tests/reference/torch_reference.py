@@ -424,19 +424,25 @@ def sample(
     """
     ending = {} if denoising_end is None else {"denoising_end": denoising_end}
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[1:3])
-    return _run(
-        pipe,
-        latents.shape,
-        prompt=list(prompts),
-        negative_prompt=None if negative_prompts is None else list(negative_prompts),
-        height=height,
-        width=width,
-        num_inference_steps=steps,
-        guidance_scale=guidance_scale,
-        guidance_rescale=guidance_rescale,
-        latents=to_torch(latents),
-        **ending,
-    )
+
+    def first_of(timestep: torch.Tensor, *_: object) -> int:
+        return int((pipe.scheduler.timesteps == timestep).nonzero()[0])
+
+    # Of two equal first timesteps diffusers takes the second, and has none for the last step.
+    with patch.object(pipe.scheduler, "index_for_timestep", first_of, create=True):
+        return _run(
+            pipe,
+            latents.shape,
+            prompt=list(prompts),
+            negative_prompt=None if negative_prompts is None else list(negative_prompts),
+            height=height,
+            width=width,
+            num_inference_steps=steps,
+            guidance_scale=guidance_scale,
+            guidance_rescale=guidance_rescale,
+            latents=to_torch(latents),
+            **ending,
+        )
 
 
 def sample_from_picture(
