@@ -1,8 +1,8 @@
 """Train the bundled ControlNet: `python -m tools.miniature.control --minutes 60`.
 
 It learns edges, scribbles and coarse areas of colour, all as pictures, from drawings of one thing
-in any place and of two. What it follows is said by the map alone. A training that was stopped, or
-has ended, resumes.
+in any place and of two. The map alone decides what is followed. A training that was stopped, or has
+ended, resumes.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tools.trainer.training import Run, Tree, minimise, parameters, until, with_
 NAME = "miniature-canny-scribble-tile"
 FOLDER = BUNDLED / "controls"
 SIDE = 256
-SEED, UNSEEN = 0, 1  # of the drawings that it learns from, and that it is judged by
+SEED = 0
 BATCH, AT_ONCE = 32, 64
 PEAK = 0.01
 SAVE_EVERY = 500  # steps
@@ -207,7 +207,9 @@ def loss_fn(
     """
     config = networks.config
     control, unet = with_parameters(network, params), with_parameters(networks.unet, frozen)
-    embeds, pooled = prompt_embeddings(TextEncoders(*networks.text_encoders), ids, dropped)
+    embeds, pooled = prompt_embeddings(
+        TextEncoders(*networks.text_encoders), ids, dropped, unet.dtype
+    )
     inputs = embeds, pooled, time_ids(config, latents)
     context, guide = unet.condition(*inputs), control.condition(*inputs)
     zeros = jnp.zeros(len(maps), jnp.int32)

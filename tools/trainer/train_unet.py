@@ -6,9 +6,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from pipeline.families.family import Config
-from pipeline.models.unet import Context, UNet
+from pipeline.models.unet import UNet
 from pipeline.schedulers.sigmas import train_sigmas
 from tools.trainer.reader import TextEncoders
 from tools.trainer.training import Tree, with_parameters
@@ -59,24 +60,21 @@ def loss_fn(
         key: the random key for the timesteps and the noise.
     """
     model = with_parameters(unet, params)
-    embeds, pooled = prompt_embeddings(encoders, ids, dropped)
+    embeds, pooled = prompt_embeddings(encoders, ids, dropped, unet.dtype)
     context = model.condition(embeds, pooled, time_ids(config, latents))
-    return denoising_loss(partial(_with_context, model, context), config, latents, key)
-
-
-def _with_context(unet: UNet, context: Context, noisy: jax.Array, times: jax.Array) -> jax.Array:
-    return unet(noisy, times, context)
+    return denoising_loss(lambda x, times: model(x, times, context), config, latents, key)
 
 
 def prompt_embeddings(
-    encoders: TextEncoders, ids: jax.Array, dropped: jax.Array
+    encoders: TextEncoders, ids: jax.Array, dropped: jax.Array, dtype: DTypeLike
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the embeddings of prompts `[B, L, D]` and `[B, P]`, zeros for those left out."""
+    """Return prompts' embeddings `[B, L, D]` and `[B, P]` in a dtype, zeros for those left out."""
     first_states, _ = encoders.first(ids[:, 0])
     second_states, pooled = encoders.second(ids[:, 1])
     assert pooled is not None
     embeds = jnp.concatenate([first_states, second_states], axis=-1)
-    return jnp.where(dropped[:, None, None], 0.0, embeds), jnp.where(dropped[:, None], 0.0, pooled)
+    embeds = jnp.where(dropped[:, None, None], 0.0, embeds).astype(dtype)
+    return embeds, jnp.where(dropped[:, None], 0.0, pooled).astype(dtype)
 
 
 def time_ids(config: Config, latents: jax.Array) -> jax.Array:
