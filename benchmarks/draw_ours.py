@@ -51,11 +51,15 @@ def main() -> None:
     """Measure, and print the results."""
     options = draw_job.read_arguments("draw_ours")
     cores_as_devices(options.images)
-    report = draw_job.Report(provider="this project", versions=draw_job.versions(PACKAGES))
+    # The record's file is named for the device.
+    report = draw_job.Report(
+        provider="this project",
+        device=jax.devices()[0].device_kind,
+        versions=draw_job.versions(PACKAGES),
+    )
     job = Job(options, options.dtype)
     devices, shapes = job.mesh.devices.flat, job.compiled.shapes
     report.add(
-        device=devices[0].device_kind,
         devices=len(devices),
         dtype=job.compiled.target.dtype.name,
         job=f"{shapes.images} x {shapes.width}x{shapes.height}, {options.steps} steps",
