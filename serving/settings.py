@@ -70,6 +70,10 @@ YesOrNo = Annotated[bool, _parsed_by(_yes_or_no)]
 _Origin = Annotated[
     str, _matching(r"https?://[A-Za-z0-9.\-\[\]:]+", "an origin such as https://example.org")
 ]
+_PageOrigin = Annotated[
+    str,
+    _matching(r"https?://(\*\.)?[A-Za-z0-9.\-\[\]:]+", "an origin such as https://example.org"),
+]
 _HostName = Annotated[
     str,
     _matching(
@@ -83,6 +87,7 @@ Sizes = Annotated[
     AfterValidator(lambda sizes: tuple(dict.fromkeys(sizes))),
 ]
 Origins = Annotated[tuple[_Origin, ...], _parsed_by(listed)]
+PageOrigins = Annotated[tuple[_PageOrigin, ...], _parsed_by(listed)]
 Sources = Annotated[tuple[str, ...], _parsed_by(listed)]
 HostNames = Annotated[tuple[_HostName, ...], _parsed_by(listed)]
 Function = Annotated[str, _matching(r"[\w.]+:\w+", "package.module:function")]
@@ -302,19 +307,7 @@ class Options(BaseModel):
         "allows every name below example.org, and * allows every name. IP addresses and private "
         "names are always allowed.",
     )
-    cors_origins: Annotated[
-        tuple[
-            Annotated[
-                str,
-                _matching(
-                    r"https?://(\*\.)?[A-Za-z0-9.\-\[\]:]+",
-                    "an origin such as https://example.org",
-                ),
-            ],
-            ...,
-        ],
-        _parsed_by(listed),
-    ] = _setting(
+    cors_origins: PageOrigins = _setting(
         (),
         "Origins of other web pages that may use and embed this one, separated by commas, such as "
         "https://example.org. Pages of https://*.example.org, which stands for every name below "
