@@ -18,11 +18,11 @@ const mounted = async (app) => {
   }
   return {};
 };
-const start = (file, app) => app.send("#start [data-start]", "given", file);
+const start = (detail, app, event = "given") => app.send("#start [data-start]", event, detail);
 // The settings that are shown are those of the picture before.
-const startAnew = (file, app) => {
+const startAnew = (detail, app, event = "given") => {
   app.send("#restored .prose", "removed");
-  start(file, app);
+  start(detail, app, event);
 };
 
 // Edits a picture: a Blob, or the address of an image of the page.
@@ -102,10 +102,7 @@ document.addEventListener("change", ({ target }) => {
 // A drawing in place of a picture.
 document.addEventListener("click", ({ target }) => {
   const button = target.closest?.("[data-sketch]");
-  if (!button) return;
-  const app = appOf(button);
-  app.send("#restored .prose", "removed");
-  app.send("#start [data-start]", "sketched", button.dataset.sketch);
+  if (button) startAnew(button.dataset.sketch, appOf(button), "sketched");
 });
 
 // A file that cannot be read is refused before it is sent, with the page's own message.
