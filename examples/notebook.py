@@ -38,7 +38,7 @@ COLAB_PAGE = {
     "ALLOWED_HOSTS": "*.colab.dev,*.googleusercontent.com",
     "CORS_ORIGINS": "https://colab.research.google.com,https://*.googleusercontent.com",
 }
-# What to do about the failures of a start, by a part of what the log says.
+# Advice for a start that fails, by a part of its log.
 ADVICE = {
     "already in use": "Another program holds the TPU, and only one can. Restart the notebook's"
     " session, and run no cell that imports JAX.",

@@ -1,4 +1,4 @@
-"""What a machine takes to draw, measured with a tiny model; only its figures need a real device."""
+"""Measure a tiny model; only the figures need a real device."""
 
 import argparse
 import json

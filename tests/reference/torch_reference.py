@@ -428,7 +428,7 @@ def sample(
     def first_of(timestep: torch.Tensor, *_: object) -> int:
         return int((pipe.scheduler.timesteps == timestep).nonzero()[0])
 
-    # Of two equal first timesteps diffusers takes the second, and has none for the last step.
+    # diffusers starts at the second of two equal first timesteps, and lacks one at the end.
     with patch.object(pipe.scheduler, "index_for_timestep", first_of, create=True):
         return _run(
             pipe,
