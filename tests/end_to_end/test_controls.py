@@ -152,7 +152,7 @@ def test_a_sketch_is_followed(visitor: Visitor, tmp_path_factory: pytest.TempPat
     with (
         compiling.quickly(),
         served(program, log) as url,
-        visitor.at(f"{url}/?steps=2&images=1") as page,
+        visitor.at(f"{url}/?steps=2&images=1&controls=scribble:scale%3D0.5") as page,
     ):
         follow, sheet = page.locator("#start-controls select"), page.locator("#edit .layers")
         page.locator("#chip-picture").click()
@@ -160,6 +160,10 @@ def test_a_sketch_is_followed(visitor: Visitor, tmp_path_factory: pytest.TempPat
         expect(page.locator("#edit .note")).to_have_text(i18n.START["outline"])
         expect(follow).to_have_value(SKETCHED)
         expect(page.locator("#start-strength")).to_be_hidden()
+        expect(page.locator("#start-strength output")).to_have_text("100 %")
+        follow.select_option("")
+        expect(page.locator("#start-strength")).to_be_visible()
+        follow.select_option(SKETCHED)
         box = sheet.bounding_box()
         assert box
         page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])

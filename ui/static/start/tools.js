@@ -219,6 +219,7 @@ export const begin = async (app, place) => {
     const scale = SKETCHED / Math.max(width, height);
     closePanel();
     state = begun({ picture: blank(Math.round(scale * width), Math.round(scale * height)), isSketch: true });
+    set("controls", ""); // a link may have brought one
     setFollowed(control);
     changed(true);
   };
