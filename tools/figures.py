@@ -44,9 +44,7 @@ TABLES = {
         rows={
             "miniature, EPYC": "2026-11-29-cpu:miniature",
             "mid-size, EPYC": "2026-11-29-cpu:mid-size",
-            "SDXL, 256x256, EPYC with AVX512": "2026-11-23-cpu-256-avx512:sdxl 256x256",
-            "SDXL, 512x512, EPYC with AVX512": "2026-11-23-cpu-512-avx512:sdxl 512x512",
-            "SDXL, 512x512, Xeon with AMX": "2026-11-22-cpu-512:sdxl 512x512",
+            "SDXL, 256x256, EPYC": "2026-11-29-cpu-sdxl:sdxl 256x256",
         },
         columns={
             "here, float32": "{x[ours float32][request_seconds]:.3g} s",
