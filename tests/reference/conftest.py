@@ -53,5 +53,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByCheckpoint(config, log)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _prepared() -> None:
+    """Silence torch's libraries, and let each process use one thread."""
+    from tests.reference.torch_reference import prepare_for_tiny
+
+    prepare_for_tiny()
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"drawn from --seed {config.getoption('--seed')}"

@@ -12,7 +12,6 @@ import pytest
 
 from pipeline import SDXLPipeline
 from tests.checkpoints import EXECUTABLES
-from tests.reference import torch_reference
 from tests.reference.samples import check_sample
 from tests.reference.tiny_checkpoints import TINY, Pipeline, load, write
 from tools.adapter_files import draw_adapter, is_projection, read_inventory, write_adapter
@@ -60,11 +59,6 @@ class _WithLoras:
 
     def generate(self, *arguments: Any, **others: Any) -> Any:
         return self.pipe.generate(*arguments, loras=self.loras, **others)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    torch_reference.prepare_for_tiny()
 
 
 @pytest.fixture(scope="module")

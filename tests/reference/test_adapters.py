@@ -22,7 +22,6 @@ from lycoris.modules import FullModule, LoConModule, LohaModule, LokrModule, Nor
 from pipeline.adapters.adapter import Change
 from pipeline.adapters.reader import read_adapter
 from pipeline.checkpoints.weights import modern_name
-from tests.reference import torch_reference
 from tests.reference.tiny_checkpoints import TINY, Pipeline, load, write
 from tools.adapter_files import (
     KINDS,
@@ -63,8 +62,7 @@ class Model:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _prepared() -> Iterator[None]:
-    torch_reference.prepare_for_tiny()
+def _without_gradients() -> Iterator[None]:
     with torch.no_grad():
         yield
 

@@ -53,7 +53,6 @@ WITH_COMMAS = "a red star, on blue, " * 12
 
 @cache
 def torch_pipeline(name: str) -> Pipeline:
-    torch_reference.prepare_for_tiny()
     folder = GOLDEN / name / "checkpoint"
     return load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None)
 

@@ -19,7 +19,6 @@ from pipeline.models.controlnet_config import read_controlnet
 from pipeline.models.unet import UNet
 from tests.checkpoints import GOLDEN
 from tests.controlnets import save_controlnet
-from tests.reference import torch_reference
 from tests.reference.torch_reference import to_numpy, to_torch
 from tools import agreement
 from tools.agreement import relative_error
@@ -101,7 +100,6 @@ class Inputs:
 
 
 def load(folder: Path) -> ControlNet:
-    torch_reference.prepare_for_tiny()
     config = read_controlnet(folder / "config.json")
     return agreement.load_tensors(
         ControlNet,
@@ -174,7 +172,6 @@ def test_union_networks_agree(
 
 @pytest.mark.parametrize("model", ["sd_1", "sd_2", "plain", "three_levels"])
 def test_unets_with_residuals_agree(model: str, seed: int) -> None:
-    torch_reference.prepare_for_tiny()
     checkpoint = GOLDEN / model / "checkpoint"
     config = read_config(checkpoint).networks["unet"]
     variant = "fp16" if list(checkpoint.glob("unet/*.fp16*")) else None

@@ -44,11 +44,6 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    torch_reference.prepare_for_tiny()
-
-
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Loaded, Path]]:
     """Return a function that makes a checkpoint of the shape of `TINY[name]`, with ControlNets."""

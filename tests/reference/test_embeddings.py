@@ -53,7 +53,6 @@ def written(folder: Path, pipe: SDXLPipeline, name: str, count: int) -> Path:
 
 @pytest.mark.parametrize("name", ["sd_1", "sd_2", "plain", "three_levels"])
 def test_pictures_agree(name: str, tmp_path: Path) -> None:
-    torch_reference.prepare_for_tiny()
     folder = GOLDEN / name / "checkpoint"
     variant = "fp16" if list(folder.glob("unet/*.fp16*")) else None
     theirs = load(folder, variant)

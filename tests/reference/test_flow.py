@@ -46,7 +46,6 @@ class FlowScheduler(FlowMatchEulerDiscreteScheduler):
 @pytest.fixture(scope="module", params=[1.0, 3.0])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """Make an SDXL whose scheduler shifts noise levels so far."""
-    torch_reference.prepare_for_tiny()
     folder: Path = tmp_path_factory.mktemp("flow")
     tiny = dataclasses.replace(
         TINY["plain"],

@@ -32,11 +32,6 @@ from tests.reference.tiny_checkpoints import TINY, Files, load, write
 from tests.reference.torch_reference import Sample
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    torch_reference.prepare_for_tiny()
-
-
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, bool], Loaded]:
     """Return a function that makes a checkpoint of the shape of `TINY[name]`.

@@ -19,7 +19,6 @@ from pipeline.compat import (
     FlaxStableDiffusionInpaintPipeline,
 )
 from tests import compiling, flax_calls
-from tests.reference import torch_reference
 from tests.reference.drawing import draw_flax_checkpoint
 from tests.reference.tiny_checkpoints import FLAX, Tiny, write
 
@@ -68,7 +67,6 @@ def test_pictures(xl: bool, devices: int, request: pytest.FixtureRequest, tmp_pa
     "kind", [FlaxStableDiffusionImg2ImgPipeline, FlaxStableDiffusionInpaintPipeline]
 )
 def test_pictures_from_pictures(kind: type[FlaxDiffusionPipeline], tmp_path: Path) -> None:
-    torch_reference.prepare_for_tiny()
     tiny = FLAX["flax_sd"]
     if kind.takes_mask:
         tiny = dataclasses.replace(tiny, unet={**tiny.unet, "in_channels": 9, "out_channels": 4})
@@ -76,6 +74,5 @@ def test_pictures_from_pictures(kind: type[FlaxDiffusionPipeline], tmp_path: Pat
 
 
 def drawn_checkpoint(request: pytest.FixtureRequest, *, xl: bool) -> Tiny:
-    torch_reference.prepare_for_tiny()
     rng = np.random.default_rng([request.config.getoption("--seed"), 39])
     return draw_flax_checkpoint(rng, xl=xl)

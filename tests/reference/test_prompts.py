@@ -21,7 +21,6 @@ WORDS = {"red": 1.4, "on": 1.21, "blue": 1 / 1.1, "background": -0.3}
 
 @pytest.mark.parametrize("name", ["sd_1", "sd_2", "plain", "three_levels"])
 def test_weighted_states_agree(name: str) -> None:
-    torch_reference.prepare_for_tiny()
     folder = GOLDEN / name / "checkpoint"
     theirs = load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None)
     ours = agreement.load_networks(folder)
@@ -57,7 +56,6 @@ def test_weighted_states_agree(name: str) -> None:
 @pytest.mark.parametrize("clip_skip", [1, 2, 3])
 def test_an_earlier_layer_agrees(clip_skip: int) -> None:
     """The final norm follows whichever layer is read, as in AUTOMATIC1111 and diffusers."""
-    torch_reference.prepare_for_tiny()
     folder = GOLDEN / "sd_1" / "checkpoint"
     encoder = load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None).text_encoder
     ours = agreement.load_networks(folder)

@@ -70,11 +70,6 @@ class Drawn:
         return self.noise(count, *config.sample_size, config.in_channels)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    torch_reference.prepare_for_tiny()
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "drawn" in metafunc.fixturenames:
         numbers = range(metafunc.config.getoption("--checkpoints"))

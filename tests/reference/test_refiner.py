@@ -29,11 +29,6 @@ from tests.reference.tiny_checkpoints import REFINER, TINY, Files, load, write
 from tests.reference.torch_reference import Sample
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    torch_reference.prepare_for_tiny()
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the folders of a base model and of its refiner."""

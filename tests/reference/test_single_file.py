@@ -250,11 +250,6 @@ class Drawn:
         return self.rng.standard_normal((IMAGES, side, side, 4), dtype=np.float32)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _prepared() -> None:
-    torch_reference.prepare_for_tiny()
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def drawn(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -49,7 +49,6 @@ def deep_cache(theirs: Pipeline, interval: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["plain", "sd_1"])
 def test_pictures_agree(name: str) -> None:
-    torch_reference.prepare_for_tiny()
     folder = GOLDEN / name / "checkpoint"
     theirs = load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None)
     ours = SDXLPipeline.from_pretrained(

@@ -42,7 +42,6 @@ def drawn(rng: np.random.Generator) -> dict[str, object]:
 
 @pytest.mark.parametrize("number", range(4))
 def test_networks_agree(number: int, seed: int, tmp_path: Path) -> None:
-    torch_reference.prepare_for_tiny()
     rng = np.random.default_rng([seed, number, 12])
     theirs = write_tiny_vae(tmp_path, rng, **drawn(rng))
     ours = agreement.load_module(TinyVAE, read_tiny_vae(tmp_path / "config.json"), tmp_path)
@@ -54,7 +53,6 @@ def test_networks_agree(number: int, seed: int, tmp_path: Path) -> None:
 
 
 def test_the_published_shape_agrees(seed: int, tmp_path: Path) -> None:
-    torch_reference.prepare_for_tiny()
     rng = np.random.default_rng([seed, 13])
     published = {
         "encoder_block_out_channels": (64,) * 4,
@@ -73,7 +71,6 @@ def test_the_published_shape_agrees(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "sd_1"])
 def test_pictures_agree(name: str) -> None:
-    torch_reference.prepare_for_tiny()
     folder, tiny = GOLDEN / name / "checkpoint", GOLDEN / "tiny_vae"
     theirs = load(folder, "fp16" if list(folder.glob("unet/*.fp16*")) else None)
     own = theirs.vae
