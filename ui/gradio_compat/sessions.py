@@ -16,8 +16,7 @@ from gradio.utils import LRUCache
 
 # Beyond these limits the session that was used longest ago is forgotten. If its page is used again,
 # it gets a new session; what the browser shows stays.
-MOST = 2000
-MOST_EACH = 200  # per address
+MOST, MOST_EACH = 2000, 200  # of all addresses, and of one
 # Limits of calls that have not been answered, or whose answer was not fetched: per page, and for
 # all pages of an address. Gradio works on `CALLS_AT_A_TIME` calls at once; each page that waits for
 # pictures takes one.
@@ -77,6 +76,8 @@ class Sessions(StateHolder):
         page.state_session_capacity = MOST
         # With Gradio's default of 40, one address could occupy all of them.
         page._queue.max_thread_count = CALLS_AT_A_TIME
+        # Gradio would look for calls a thousand times a second, also while nobody uses the page.
+        page._queue.sleep_when_free = 0.01
         self.set_blocks(page)
         self._queue = page._queue
         self._queue.pending_messages_per_session = _Messages(MOST)

@@ -41,6 +41,20 @@ def test_unused_pages_are_forgotten():
     assert holder["left"][pictures._id] == []  # a new session
 
 
+def test_an_empty_queue_costs_little(monkeypatch: pytest.MonkeyPatch):
+    with gr.Blocks() as page:
+        Sessions(page.queue())
+    waits = []
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+        page._queue.close()
+
+    monkeypatch.setattr(asyncio, "sleep", note)
+    asyncio.run(page._queue.start_processing())
+    assert waits == [0.01]
+
+
 async def often(tidy: Callable[..., Awaitable[None]], *given: Any) -> None:
     *others, every_s = given
     await tidy(*others, every_s / 1000)
