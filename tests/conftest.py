@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ os.environ.setdefault("CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cach
 from tests.gated import Gate
 from tests.jax_setup import JaxSetup
 from tests.web import PROGRAM, folder_served, served
+
+# Slow tests that have not begun by then, in seconds since 1970, are skipped.
+SLOW_TESTS_UNTIL = float(os.environ.get("SLOW_TESTS_UNTIL", "inf"))
 
 # The files of this kind in folders whose tests are named on the command line follow at once.
 jax_setup = JaxSetup()
@@ -99,6 +103,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests so that the files that take long come first."""
     order = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(name_of(item.path.as_posix()), len(LONG)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > SLOW_TESTS_UNTIL and item.get_closest_marker("slow"):
+        pytest.skip("no time is left for slow tests")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -49,6 +49,7 @@ def bare(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
 
 
+@pytest.mark.slow
 def test_a_table_and_a_record_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = ("--pixels", "32", "--images", "1", "--steps", "1", "--repeats", "2")
     monkeypatch.setitem(measure.JOB, False, size)

@@ -174,8 +174,8 @@ def test_no_action_moves_the_page(browser: Browser, slow_address: str, phone: bo
         page.evaluate(SHIFTS)
         for state in walk(page, 2):
             settle(page)
-            # A busy machine takes more than 0.5 s to show what was pressed, or a file.
-            late_ms = 3000 if state in ("start", "compared") else 0
+            # A busy machine takes seconds to show what was pressed, or a file.
+            late_ms = 10_000 if state in ("start", "compared") else 0
             shifts = page.evaluate("shifts.splice(0)")
             moved = sum(value for value, later_ms, _ in shifts if later_ms > late_ms)
             assert moved < 0.05, (state, shifts)

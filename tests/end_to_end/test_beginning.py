@@ -39,6 +39,7 @@ def drawn(page: Page, prompt: str) -> None:
     wait_for_pictures(page)
 
 
+@pytest.mark.slow
 def test_examples_are_drawn_with_one_press(page: Page):
     prompt, cards = page.locator("#prompt textarea"), page.locator("#cards button")
     assert cards.all_inner_texts() == list(CARDS)

@@ -26,6 +26,7 @@ WATCH_GAPS = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_picture_at_every_pause_and_all_of_them_with_enter(page: Page):
     switch, picture = page.locator("#live"), page.locator("#live-picture img")
     seeds: set[object] = set()

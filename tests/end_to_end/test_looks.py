@@ -43,6 +43,7 @@ def test_a_model_has_its_picture_in_the_list(page: Page):
     assert page.request.get(address).headers["content-type"] == "image/webp"
 
 
+@pytest.mark.slow
 def test_a_look_is_chosen_weighed_shared_and_restored(page: Page, browser: Browser, tmp_path: Path):
     page.locator("#chip-style").click()
     tile = page.locator("#loras [data-look=pixel]")

@@ -49,6 +49,7 @@ def draw(page: Page, prompt: str = PROMPT) -> None:
 # --- links ---
 
 
+@pytest.mark.slow
 def test_a_link_is_copied_and_fills_a_page(page: Page, browser: Browser):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     draw(page, "a <b>red</b> star & more")
@@ -281,6 +282,7 @@ def test_a_filmstrip_leads_back_to_earlier_requests_of_the_visit(page: Page):
     expect(film).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_history_shows_pictures_and_gives_settings_until_it_is_cleared(page: Page):
     history, detail = page.locator("#history"), page.locator("#history [data-detail]")
     expect(page.locator("#history-open")).to_be_hidden()

@@ -25,6 +25,7 @@ def drawn(page: Page, prompt: str) -> Settings:
     return metadata.from_text(copies.get_attribute("data-copy") or "")
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_drawn_shared_and_restored(page: Page):
     line, negative = page.locator("#length p"), page.locator("#negative-length p")
     page.locator("#prompt textarea").fill(PROMPT)

@@ -62,6 +62,7 @@ def sign_in(page: Page, password: str = PASSWORD) -> None:
     page.keyboard.press("Enter")
 
 
+@pytest.mark.slow
 def test_a_visit(browser: Browser, address: str):
     page = opened(browser, f"{address}/?prompt=a%20red%20star")
     expect(page.locator("[name=name]")).to_be_focused()
@@ -105,6 +106,7 @@ def test_the_form_is_accessible(browser: Browser, address: str, scheme: Any):
     assert page.evaluate(VIOLATIONS) == []
 
 
+@pytest.mark.slow
 def test_a_session_that_ends_goes_on_after_signing_in_again(browser: Browser, address: str):
     """Signed out in another tab, the page says so, and goes on once signed in again there."""
     page = opened(browser, address)

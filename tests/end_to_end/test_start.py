@@ -40,6 +40,7 @@ def mark_all(page: Page) -> None:
     page.locator("#edit [data-do=invert]").press("Enter")
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_again_compared_and_used_once_more(visitor: Visitor, address: str):
     with visitor.at(f"{address}/?steps=2&images=1") as page:
         loaded: list[str] = []

@@ -130,7 +130,8 @@ def test_the_page_shows_the_pictures_that_were_being_drawn(
     browser: Browser, instance: Instance, gate: Gate
 ):
     """The program shows the pictures it was drawing, and then ends."""
-    with opened(browser, instance.url) as page:
+    # A page that closes late finds that the program has ended.
+    with opened(browser, instance.url, unless="Failed to load resource") as page:
         ask(page, "a large red star")
         expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d"))
         instance.signal(SIGTERM)

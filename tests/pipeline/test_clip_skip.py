@@ -19,6 +19,7 @@ def pipe() -> SDXLPipeline:
     )
 
 
+@pytest.mark.slow
 def test_each_value_draws_other_pictures_and_nothing_compiles(pipe: SDXLPipeline):
     with nothing_compiles():
         drawn = [

@@ -76,6 +76,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one - other).max() / np.abs(other).max())
 
 
+@pytest.mark.slow
 def test_pictures_have_the_same_bits_beside_others_that_follow_anything(pipe: SDXLPipeline):
     requests = [
         [],
@@ -167,6 +168,7 @@ def test_loras_change_what_follows(pipe: SDXLPipeline, tmp_path: Path):
     np.testing.assert_array_equal(drawn(pipe, control()), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "options"),
     [

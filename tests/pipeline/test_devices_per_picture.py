@@ -45,6 +45,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one - other).max() / np.abs(other).max())
 
 
+@pytest.mark.slow
 def test_four_devices_draw_the_picture_of_one(pipe: SDXLPipeline, alone: SDXLPipeline) -> None:
     """Whatever is asked for, nothing compiles."""
     assert pipe.facts.num_devices == 4

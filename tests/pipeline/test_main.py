@@ -386,6 +386,7 @@ def test_a_plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert re.search(r"sum \d+\.\d MB, memory of this machine \d+\.\d\d GB: fits\n$", here)
 
 
+@pytest.mark.slow
 def test_a_plan_with_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are compiled into the folder once, and a pipeline finds them there."""
     options = ("--model", str(SMALLEST), "--images", "1", "--cache-dir", str(tmp_path))

@@ -300,6 +300,7 @@ def test_a_model_has_its_own_scheduler(pipe: SDXLPipeline, tmp_path: Path) -> No
     np.testing.assert_array_equal(draw(pipe, model="b"), draw(start(made)))
 
 
+@pytest.mark.slow
 def test_a_single_file_takes_the_place_of_a_folder(tmp_path: Path) -> None:
     folder = thin_folder(tmp_path / "a", "sdxl")
     size: dict[str, Any] = {"height": 64, "width": 64, "images_per_request": 1}
@@ -315,6 +316,7 @@ def test_a_single_file_takes_the_place_of_a_folder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again, before)
 
 
+@pytest.mark.slow
 def test_the_refiner_follows_the_model(tmp_path: Path) -> None:
     """Its text encoder and its VAE are those of the model; its UNet stays."""
     options: dict[str, Any] = {"refiner": REFINER, "images_per_request": 1}
@@ -388,6 +390,7 @@ def both(small: Path) -> SDXLPipeline:
     return start(SMALLEST, models=[small])
 
 
+@pytest.mark.slow
 def test_a_model_of_another_shape_has_programs_of_its_own(both: SDXLPipeline, small: Path) -> None:
     [other] = both.facts.others
     assert (other.family, other.loras) == ("Stable Diffusion", ())

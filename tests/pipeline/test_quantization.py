@@ -79,6 +79,7 @@ def test_the_other_networks_stay_as_they_are() -> None:
             assert jax.tree.structure(own) == jax.tree.structure(right)
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # in the attention of text encoders, which is JAX's
 def test_the_plan_of_the_command_line_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []

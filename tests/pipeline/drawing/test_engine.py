@@ -286,6 +286,7 @@ def check_arrivals(
 QUIETLY = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
+@pytest.mark.slow
 @given(arrivals=ARRIVALS)
 @settings(max_examples=6, **QUIETLY)
 def test_a_picture_is_the_same_beside_any_others(arrivals: Any) -> None:

@@ -36,6 +36,7 @@ def latents(pipe: SDXLPipeline, prompt: Any, syntax: str = "a1111", **options: A
     return pipe.generate(prompt, prompt_syntax=syntax, **given).images
 
 
+@pytest.mark.slow
 def test_tokens_have_the_weights_of_their_words(pipe: SDXLPipeline) -> None:
     found = read(pipe, "a (red star:1.5) on [blue]")
     plain = read(pipe, "a red star on blue")

@@ -59,6 +59,7 @@ def drawn(pipe: SDXLPipeline, prompt: Any = "a star", **options: Any) -> Any:
     return pipe.generate(prompt, **given).images
 
 
+@pytest.mark.slow
 def test_both_models_agree_with_torch(pipe: SDXLPipeline, golden: dict[str, np.ndarray]) -> None:
     given = {"negative_prompt": NEGATIVE, "guidance_scale": 5.0, "latents": golden["noise"]}
     steps: list[tuple[int, int]] = []
@@ -82,6 +83,7 @@ def test_both_models_agree_with_torch(pipe: SDXLPipeline, golden: dict[str, np.n
     assert relative_error(base, golden["base_latents"]) <= 1e-4
 
 
+@pytest.mark.slow
 def test_the_refiner_alone_agrees_with_torch(golden: dict[str, np.ndarray]) -> None:
     alone = made(model=REFINER)
     assert alone.facts.needs_image

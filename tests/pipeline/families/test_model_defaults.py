@@ -111,6 +111,7 @@ def test_the_file_in_the_documents_can_be_used(tmp_path: Path):
     )
 
 
+@pytest.mark.slow
 def test_clip_skip_is_the_models_own(tmp_path: Path):
     pipe = SDXLPipeline.from_pretrained(
         beside(tmp_path, "clip_skip = 2", SD_1), images_per_request=1, devices=jax.devices()[:1]

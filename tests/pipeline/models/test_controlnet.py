@@ -163,6 +163,7 @@ def predict(unet: UNet, x: dict[str, Any], residuals: Any, deep: Any) -> tuple[A
     return unet(*inputs), features, unet.shallow(*inputs, deep)
 
 
+@pytest.mark.slow
 def test_a_unet_takes_residuals() -> None:
     """The first residual counts in the shallow part alone, and all others in the deep part."""
     x = inputs()

@@ -187,6 +187,7 @@ def test_a_picture_that_the_checker_flags_is_never_returned_unblurred(one_flagge
     assert list(result.unblurred) == [0]  # only the screen flagged this one
 
 
+@pytest.mark.slow
 def test_a_model_of_another_shape_is_checked_too(tmp_path: Path) -> None:
     folder = shutil.copytree(FOLDER, tmp_path / "strict")
     file = folder / "safety_checker/model.safetensors"

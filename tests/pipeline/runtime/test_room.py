@@ -190,6 +190,7 @@ def test_advice_is_what_can_help(room: Room) -> None:
     assert refusal(both, 1000).endswith("; leave out the refiner (REFINER_ID)")
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_fit_is_refused_once_it_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def test_executables_without_what_they_take_are_measured(tmp_path: Path) -> None
         assert load(tmp_path)._compiled.room.needs() == needs
 
 
+@pytest.mark.slow
 def test_a_size_that_does_not_fit_is_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = load(None, images=1)
     room, size = pipe._compiled.room, (24, 24)
