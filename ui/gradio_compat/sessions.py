@@ -76,8 +76,9 @@ class Sessions(StateHolder):
         page.state_session_capacity = MOST
         # With Gradio's default of 40, one address could occupy all of them.
         page._queue.max_thread_count = CALLS_AT_A_TIME
-        # Gradio would look for calls a thousand times a second, also while nobody uses the page.
-        page._queue.sleep_when_free = 0.01
+        # By default Gradio looks for calls a thousand times a second, and for progress a hundred
+        # times, also while nobody uses the page.
+        page._queue.sleep_when_free, page._queue.progress_update_sleep_when_free = 0.02, 0.2
         self.set_blocks(page)
         self._queue = page._queue
         self._queue.pending_messages_per_session = _Messages(MOST)

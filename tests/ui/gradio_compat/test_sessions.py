@@ -52,7 +52,7 @@ def test_an_empty_queue_costs_little(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(asyncio, "sleep", note)
     asyncio.run(page._queue.start_processing())
-    assert waits == [0.01]
+    assert waits == [0.02]
 
 
 async def often(tidy: Callable[..., Awaitable[None]], *given: Any) -> None:
