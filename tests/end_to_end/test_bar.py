@@ -150,13 +150,17 @@ def test_the_title_has_the_progress_while_the_tab_is_hidden(slow_page: Page, gat
     expect(slow_page).to_have_title(title)
 
 
-# Shifts that are more than 0.5 s later than a press, as Chromium counts them, and how much later.
+# Shifts that are more than 0.5 s later than a press, as Chromium counts them, and how much later. A
+# start picture that appears counts as a press: a slow machine takes seconds to read its file.
 SHIFTS = """() => {
   window.shifts = [];
   let pressed = 0;
   for (const press of ["pointerdown", "keydown", "change"]) {
     addEventListener(press, () => { pressed = performance.now(); }, true);
   }
+  const ask = document.querySelector("#ask");
+  new MutationObserver(() => { pressed = performance.now(); })
+    .observe(ask, { attributeFilter: ["data-start"] });
   new PerformanceObserver((list) => {
     for (const { value, sources, hadRecentInput, startTime } of list.getEntries()) {
       const names = sources.map(({ node }) => node?.id || node?.className || node?.nodeName);
@@ -174,8 +178,8 @@ def test_no_action_moves_the_page(browser: Browser, slow_address: str, phone: bo
         page.evaluate(SHIFTS)
         for state in walk(page, 2):
             settle(page)
-            # A busy machine takes seconds to show what was pressed, or a file.
-            late_ms = 10_000 if state in ("start", "compared") else 0
+            # A busy machine takes more than 0.5 s to show what was pressed, or a file.
+            late_ms = 3000 if state in ("start", "compared") else 0
             shifts = page.evaluate("shifts.splice(0)")
             moved = sum(value for value, later_ms, _ in shifts if later_ms > late_ms)
             assert moved < 0.05, (state, shifts)

@@ -131,7 +131,9 @@ def test_the_page_shows_the_pictures_that_were_being_drawn(
 ):
     """The program shows the pictures it was drawing, and then ends."""
     # A page that closes late finds that the program has ended.
-    with opened(browser, instance.url, unless="Failed to load resource") as page:
+    with opened(
+        browser, instance.url, unless="Failed to load resource: net::ERR_CONNECTION_REFUSED"
+    ) as page:
         ask(page, "a large red star")
         expect(page.locator("#status")).to_contain_text(re.compile(r"Step \d"))
         instance.signal(SIGTERM)
